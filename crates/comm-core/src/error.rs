@@ -1,0 +1,295 @@
+//! One error type for every operation of the comm crates.
+//!
+//! Each variant is one thing that a caller can act on; what becomes of the team is part of the contract:
+//!
+//! | error | the team afterwards |
+//! |---|---|
+//! | [`Error::PeerLost`], [`Error::Aborted`] | over, on every rank |
+//! | [`Error::Timeout`] in a symmetric operation | over, on every rank |
+//! | [`Error::Timeout`] in a one-sided wait | unchanged |
+//! | [`Error::PeerLeft`] | over for the operations that need that rank |
+//! | everything else | unchanged |
+//!
+//! Families with a smaller vocabulary ([`TensorError`], [`ShmError`](crate::shm::ShmError),
+//! [`ConfigError`](crate::config::ConfigError), [`WireError`](crate::wire::WireError)) convert into it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use crate::tensor::TensorError;
+
+/// `Result` with [`Error`] as its default error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// How a peer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LostHow {
+    /// Its process died: killed, exited or replaced by `exec` while it was still a member.
+    Died,
+    /// Its thread dropped the handle while it was unwinding from a panic.
+    Panicked,
+    /// Its handle, or the operation it had begun, was dropped before the operation was over.
+    DroppedInside,
+}
+
+impl fmt::Display for LostHow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LostHow::Died => "its process died",
+            LostHow::Panicked => "its thread panicked",
+            LostHow::DroppedInside => "it abandoned an operation that it had begun",
+        })
+    }
+}
+
+/// What a missing peer was seen to be doing when a wait gave up on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerState {
+    /// Its process is stopped (state T: SIGSTOP, SIGTSTP or a debugger).
+    Stopped,
+    /// Its process runs, but has not arrived.
+    NotArrived,
+    /// Nothing could be learned about it (it never came, or lives in another pid namespace).
+    Unknown,
+}
+
+impl fmt::Display for PeerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PeerState::Stopped => "stopped",
+            PeerState::NotArrived => "has not arrived",
+            PeerState::Unknown => "unknown",
+        })
+    }
+}
+
+/// A rank that a wait was still missing, and its state at that moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missing {
+    /// The rank that did not come.
+    pub rank: usize,
+    /// What its process was seen to be doing.
+    pub state: PeerState,
+}
+
+/// Where an error met its caller: team, rank, operation and how long that operation had been going on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct At {
+    /// Name of the team.
+    pub team: String,
+    /// The caller's own rank.
+    pub rank: usize,
+    /// The operation, with its key, cell or sequence number.
+    pub op: String,
+    /// Time since the operation began.
+    pub elapsed: Duration,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "team {:?}, rank {}, {}, after {:.1?}", self.team, self.rank, self.op, self.elapsed)
+    }
+}
+
+/// Everything that can go wrong. See the [module](self) for what each one means for the team.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A peer died, panicked, or abandoned an operation. The team is over.
+    #[error("rank {rank} is lost ({how}; lost with it: {}) [{at}]", List(ranks))]
+    PeerLost {
+        /// The lowest of the ranks that were lost at once.
+        rank: usize,
+        /// All ranks that were lost at once (those that share a process die together), ascending.
+        ranks: Vec<usize>,
+        /// What happened to them.
+        how: LostHow,
+        /// Where this rank noticed.
+        at: Box<At>,
+    },
+    /// An operation needs a rank that has left the team in good order.
+    #[error("rank {rank} has left the team and this operation needs it [{at}]")]
+    PeerLeft {
+        /// The rank that left.
+        rank: usize,
+        /// Where this rank noticed.
+        at: Box<At>,
+    },
+    /// Somebody ended the team on purpose, or had to.
+    #[error("aborted by rank {by}: {reason} [{at}]")]
+    Aborted {
+        /// The rank that aborted.
+        by: usize,
+        /// Its reason.
+        reason: String,
+        /// Where this rank noticed.
+        at: Box<At>,
+    },
+    /// A wait reached its deadline.
+    #[error("timeout: {what} waited {waited:.1?}, saw {seen}, expected {expected}; missing: {} [{at}]", MissingList(missing))]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long, not counting time in which this process itself was stopped.
+        waited: Duration,
+        /// Who is missing, and whether it is stopped.
+        missing: Vec<Missing>,
+        /// The value seen last.
+        seen: u64,
+        /// The value that would have ended the wait.
+        expected: u64,
+        /// Where this rank noticed.
+        at: Box<At>,
+    },
+    /// Ranks disagree about what they are doing. Every rank gets the same verdict; the team goes on.
+    #[error("mismatch in {field}: rank {rank} says {theirs}, the others {others} [{at}]")]
+    Mismatch {
+        /// The odd one out.
+        rank: usize,
+        /// What differs: `op`, `dtype`, `shape`, `size`, `rank`, ...
+        field: &'static str,
+        /// The odd rank's value.
+        theirs: String,
+        /// The value of the others.
+        others: String,
+        /// Where.
+        at: Box<At>,
+    },
+    /// The combination does not exist. Said on every rank, before anything moves.
+    #[error("{backend} does not do {op}: {why}")]
+    Unsupported {
+        /// The backend that was asked.
+        backend: &'static str,
+        /// The operation.
+        op: String,
+        /// Why not, and what to do instead.
+        why: String,
+    },
+    /// An argument is wrong; nothing has happened.
+    #[error("invalid argument to {op}: {why}")]
+    InvalidArgument {
+        /// The call.
+        op: &'static str,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// A tensor lives on another device than the call works on.
+    #[error("{op}: tensor is on {seen}, expected {expected}")]
+    DeviceMismatch {
+        /// The call.
+        op: &'static str,
+        /// Where the tensor is.
+        seen: String,
+        /// Where it should be.
+        expected: String,
+    },
+    /// The name belongs to a live team; that team goes on.
+    #[error("the name {name:?} is in use by a live team; leave it first or choose another name")]
+    NameInUse {
+        /// The name.
+        name: String,
+    },
+    /// A second thread entered a handle that one thread is inside of.
+    #[error("{op}: another thread is inside {inside} on the same handle")]
+    ConcurrentUse {
+        /// The call.
+        op: String,
+        /// The operation that is going on.
+        inside: String,
+    },
+    /// This process is a forked child; handles of its parent do nothing here.
+    #[error("this process was forked from one that uses comm; start it with exec instead")]
+    Forked,
+    /// Memory ran out.
+    #[error("out of memory: asked for {asked} bytes, limit {limit} ({what})")]
+    OutOfMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// The limit that stood in the way, in bytes.
+        limit: u64,
+        /// Which limit that is and how to raise it.
+        what: String,
+    },
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: Arc<std::io::Error>,
+    },
+    /// The other end is not one of ours: another user, another build, or hostile bytes.
+    #[error("bad peer: {what}")]
+    BadPeer {
+        /// What was wrong with it.
+        what: String,
+    },
+    /// A library, symbol, version or device is missing.
+    #[error("{what} is not available: {why} (tried {tried})")]
+    Unavailable {
+        /// What is missing.
+        what: String,
+        /// What was tried, in order.
+        tried: String,
+        /// Why that did not do.
+        why: String,
+    },
+}
+
+impl Error {
+    /// An [`Error::Io`] from the system's error and what was being done.
+    pub fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {
+        Error::Io { what: what.into(), source: Arc::new(source.into()) }
+    }
+
+    /// An [`Error::InvalidArgument`].
+    pub fn invalid(op: &'static str, why: impl Into<String>) -> Error {
+        Error::InvalidArgument { op, why: why.into() }
+    }
+
+    /// An [`Error::BadPeer`].
+    pub fn bad_peer(what: impl Into<String>) -> Error {
+        Error::BadPeer { what: what.into() }
+    }
+
+    /// Where the error met its caller, for the variants that know.
+    pub fn at(&self) -> Option<&At> {
+        match self {
+            Error::PeerLost { at, .. }
+            | Error::PeerLeft { at, .. }
+            | Error::Aborted { at, .. }
+            | Error::Timeout { at, .. }
+            | Error::Mismatch { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+}
+
+struct List<'a>(&'a [usize]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ranks ")?;
+        for (i, rank) in self.0.iter().enumerate() {
+            write!(f, "{}{rank}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+struct MissingList<'a>(&'a [Missing]);
+
+impl fmt::Display for MissingList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("nobody");
+        }
+        for (i, m) in self.0.iter().enumerate() {
+            write!(f, "{}rank {} ({})", if i == 0 { "" } else { ", " }, m.rank, m.state)?;
+        }
+        Ok(())
+    }
+}

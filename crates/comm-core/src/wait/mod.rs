@@ -1,0 +1,5 @@
+//! The one way to wait.
+
+mod deadline;
+
+pub use deadline::Deadline;

@@ -1,0 +1,65 @@
+//! Control messages as bytes: one way in, one way out, always limited.
+//!
+//! Messages between processes are serde types in bincode's standard encoding. A decoder that is not limited
+//! lets a few hostile bytes ask for all memory, so the only decoder here carries the limit. Tensor bytes never
+//! pass through it.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::error::Error;
+
+/// The largest message, in bytes, in either direction.
+pub const LIMIT: usize = 64 * 1024;
+
+/// A message could not be written or read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The value does not fit in [`LIMIT`] bytes, or cannot be encoded.
+    #[error("cannot encode a control message: {0}")]
+    Encode(String),
+    /// The bytes are not a message of the expected type.
+    #[error("cannot decode a control message: {0}")]
+    Decode(String),
+}
+
+impl From<WireError> for Error {
+    fn from(e: WireError) -> Self {
+        Error::BadPeer { what: e.to_string() }
+    }
+}
+
+fn format() -> impl bincode::config::Config {
+    bincode::config::standard().with_limit::<LIMIT>()
+}
+
+/// Encodes a message.
+///
+/// # Errors
+/// [`WireError::Encode`] if the message is larger than [`LIMIT`].
+///
+/// ```
+/// let bytes = comm_core::wire::encode(&("join", 3u32)).unwrap();
+/// let back: (String, u32) = comm_core::wire::decode(&bytes).unwrap();
+/// assert_eq!(back, ("join".to_string(), 3));
+/// ```
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, WireError> {
+    let bytes = bincode::serde::encode_to_vec(message, format()).map_err(|e| WireError::Encode(e.to_string()))?;
+    if bytes.len() > LIMIT {
+        return Err(WireError::Encode(format!("{} bytes, the limit is {LIMIT}", bytes.len())));
+    }
+    Ok(bytes)
+}
+
+/// Decodes a message that fills the bytes exactly.
+///
+/// # Errors
+/// [`WireError::Decode`] if the bytes are too many, too few, or not of this type.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    let (message, used) =
+        bincode::serde::decode_from_slice(bytes, format()).map_err(|e| WireError::Decode(e.to_string()))?;
+    if used != bytes.len() {
+        return Err(WireError::Decode(format!("{} bytes follow the message", bytes.len() - used)));
+    }
+    Ok(message)
+}
