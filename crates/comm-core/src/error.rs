@@ -129,7 +129,10 @@ pub enum Error {
         at: Box<At>,
     },
     /// A wait reached its deadline.
-    #[error("timeout: {what} waited {waited:.1?}, saw {seen}, expected {expected}; missing: {} [{at}]", MissingList(missing))]
+    #[error(
+        "timeout: {what} waited {waited:.1?}, saw {seen}, expected {expected}; missing: {} [{at}]",
+        MissingList(missing)
+    )]
     Timeout {
         /// What was waited for.
         what: String,
@@ -257,6 +260,20 @@ impl Error {
 
     /// Where the error met its caller, for the variants that know.
     pub fn at(&self) -> Option<&At> {
+        match self {
+            Error::PeerLost { at, .. }
+            | Error::PeerLeft { at, .. }
+            | Error::Aborted { at, .. }
+            | Error::Timeout { at, .. }
+            | Error::Mismatch { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+}
+
+impl Error {
+    /// The place to say where, for whoever knows it.
+    pub(crate) fn at_mut(&mut self) -> Option<&mut At> {
         match self {
             Error::PeerLost { at, .. }
             | Error::PeerLeft { at, .. }
