@@ -69,6 +69,8 @@ fn one_event_per_stream_is_kept_and_the_latest_counts() {
     stream.then(|| {}).unwrap();
     t.record_use(&stream).unwrap();
     assert_eq!(t.view().storage.uses.lock().unwrap().len(), 1);
+    held.release_one();
+    let t = t.try_into_buf().expect_err("the second use is not over");
     held.release();
     t.record_use(&stream).unwrap();
     assert_eq!(t.view().storage.uses.lock().unwrap().len(), 0, "a complete event needs no record");
