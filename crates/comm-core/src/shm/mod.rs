@@ -5,7 +5,26 @@
 //! | [`Segment`] | one sealed memfd: made here, or received from a peer, checked and mapped |
 //! | [`Shared`] | types that may be looked at in place, because they are made of atomics only |
 //! | [`copy`] | the one copy routine that bears bytes changing under it |
+//! | [`Arena`], [`Block`] | tens of thousands of blocks in a few segments, recycled |
 //! | [`Budget`] | the limit that all arenas of a process share (`COMM_ARENA_MAX_BYTES`) |
+//!
+//! ```
+//! use comm_core::shm::{Access, Arena, Segment};
+//!
+//! // Segments are pushed to peers as they appear, so no peer ever has to ask for one.
+//! let arena = Arena::new(Access::ReadOnly, 64 << 20, |segment| {
+//!     let _descriptor_for_a_peer = segment.share();
+//! });
+//! let block = arena.alloc(1024)?;
+//! assert_eq!(block.len(), 1024);
+//!
+//! // What a peer does with the descriptor.
+//! let descriptor = block.segment().share()?;
+//! let theirs = Segment::receive(descriptor, block.segment().id(), block.segment().len(), Access::ReadOnly)?;
+//! let mut bytes = [0; 1024];
+//! theirs.copy_out(block.offset(), &mut bytes)?;
+//! # Ok::<(), comm_core::Error>(())
+//! ```
 //!
 //! # What keeps memory from leaking, lying or killing
 //!
@@ -30,13 +49,21 @@
 //! - `RLIMIT_FSIZE` that another thread lowers between the look and the use still ends in SIGXFSZ.
 //! - No huge pages are asked for.
 
+mod arena;
+mod block;
 pub mod copy;
 mod error;
 pub(crate) mod fork;
+mod free_list;
+mod inner;
+mod keep;
 mod limits;
+mod pages;
 mod segment;
 mod shared;
 
+pub use arena::{Arena, Stats};
+pub use block::Block;
 pub use error::ShmError;
 pub use limits::Budget;
 pub use segment::{Access, Segment};
