@@ -62,6 +62,9 @@ mod pages;
 mod segment;
 mod shared;
 
+#[cfg(test)]
+mod tests;
+
 pub use arena::{Arena, Stats};
 pub use block::Block;
 pub use error::ShmError;
