@@ -170,9 +170,4 @@ impl TeamShared {
             },
         })
     }
-
-    /// Whether the team is over; cheaper than asking how.
-    pub(crate) fn is_over(&self) -> bool {
-        self.control().head().is_none_or(|head| head.ending.load(Ordering::Acquire) != 0)
-    }
 }

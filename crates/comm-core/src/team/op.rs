@@ -7,7 +7,7 @@ use super::control::Status;
 use super::ending::{Ending, Waited};
 use super::shared::TeamShared;
 use super::{Team, at};
-use crate::error::{Error, LostHow, Missing, Result};
+use crate::error::{At, Error, LostHow, Missing, Result};
 use crate::wait::{Cell, Deadline, Patience, Unmet, Waiter, rendezvous, until};
 
 /// Being inside an operation.
@@ -140,21 +140,42 @@ impl OpGuard<'_> {
         self.close();
     }
 
-    /// Ends the operation with its result. An error that is this rank's own (no memory, say) and that leaves the peers
-    /// waiting ends the team for all of them as [`Error::Aborted`]; `agreed` says that all ranks have the same one.
+    /// Ends the operation with its result. `agreed` says that all ranks have the same one. An error that is this rank's
+    /// own (no memory, say) leaves the peers waiting, so it ends the team for all of them as [`Error::Aborted`]; if the
+    /// team is over already, the error is what ended it.
     ///
     /// # Errors
-    /// The result's own.
+    /// The result's own, or what ended the team.
     pub fn settle<T>(mut self, result: Result<T>, agreed: bool) -> Result<T> {
-        if let Err(error) = &result {
-            let left = matches!(error, Error::PeerLeft { .. });
-            if !agreed && !left && !self.team.shared.is_over() {
-                let reason = format!("{} failed: {error}", self.op);
-                self.team.shared.end(&Ending::Aborted { by: self.team.rank(), reason });
+        let result = result.map_err(|error| {
+            let shared = &self.team.shared;
+            if agreed || matches!(error, Error::PeerLeft { .. }) {
+                return self.placed(error);
             }
-        }
+            if let Some(end) = shared.ended(|| self.place("")) {
+                // An error that knows its place says more: it was made when the end was noticed.
+                return if error.at().is_some() { error } else { end };
+            }
+            let reason = format!("{} failed: {error}", self.op);
+            shared.end(&Ending::Aborted { by: self.team.rank(), reason });
+            error
+        });
         self.close();
         result
+    }
+
+    /// The error, with its place if it has none yet.
+    fn placed(&self, mut error: Error) -> Error {
+        if let Some(at) = error.at_mut().filter(|at| at.op.is_empty()) {
+            *at = self.place("");
+        }
+        error
+    }
+
+    fn place(&self, what: &str) -> At {
+        let colon = if what.is_empty() { "" } else { ": " };
+        let op = format!("{} #{}{colon}{what}", self.op, self.seq);
+        at(&self.team.shared, self.team.rank(), &op, self.started)
     }
 
     fn close(&mut self) {

@@ -177,7 +177,7 @@ fn a_timeout_in_a_barrier_names_the_missing_and_ends_the_team() {
     let results = ranks("late", 3, |team| {
         if team.rank() == 2 {
             // Comes only once the others have given up.
-            while !team.shared().is_over() {
+            while team.snapshot().ended.is_none() {
                 std::thread::yield_now();
             }
             return team.barrier(AMPLE).unwrap_err();

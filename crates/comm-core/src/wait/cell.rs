@@ -21,6 +21,10 @@ pub struct Cell {
     tag: AtomicU32,
 }
 
+// SAFETY: repr(C), made of atomic integers alone, no Drop.
+#[cfg(not(loom))]
+unsafe impl crate::shm::Shared for Cell {}
+
 /// Wakes whoever owns a slot of the waiter mask. Implemented by the scope of a wait.
 pub trait Bell {
     /// Wakes slot `slot` because of a cell tagged `tag`. Slots that do not exist are ignored: the mask is memory

@@ -1,0 +1,117 @@
+//! The group: what a runtime holds.
+
+use std::fmt;
+
+use comm_core::team::Team;
+use comm_core::tensor::Tensor;
+use comm_core::{Deadline, Result};
+use comm_store::Window;
+
+use crate::reduce::ReduceOp;
+use crate::same_device;
+use crate::shard;
+
+/// One rank's handle to a group of ranks that do collectives together.
+///
+/// Calls block until the operation is complete on this rank. All ranks make the same calls in the same order. A second
+/// thread that calls while one is inside gets [`Error::ConcurrentUse`](comm_core::Error::ConcurrentUse); inputs are
+/// never changed, outputs are new tensors that alias nothing.
+///
+/// Dropping the group leaves it, as [`Team`] does: operations so far end normally everywhere.
+///
+/// ```
+/// use comm_core::{Deadline, team::Team, tensor::Tensor};
+/// use comm_group::ThreadGroup;
+///
+/// let group = ThreadGroup::new(Team::join("one", 0, 1, Deadline::default())?, Deadline::default())?;
+/// let t = Tensor::from_slice(&[2, 2], &[1, 2, 3, 4])?;
+/// let whole = group.all_gather(&t, 1, Deadline::default())?;
+/// assert_eq!(whole.as_slice::<i32>()?, [1, 2, 3, 4]);
+/// # Ok::<(), comm_core::Error>(())
+/// ```
+#[doc(alias = "SameDeviceBackend")]
+pub struct ThreadGroup {
+    team: Team,
+    window: Window,
+}
+
+impl fmt::Debug for ThreadGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ThreadGroup({:?})", self.team)
+    }
+}
+
+impl ThreadGroup {
+    /// Makes a group of all ranks of a team. All of them call it.
+    ///
+    /// # Errors
+    /// Those of a symmetric operation, and [`Error::OutOfMemory`](comm_core::Error::OutOfMemory).
+    pub fn new(team: Team, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
+        let window = same_device::window(&team, deadline.into())?;
+        comm_core::point!("group.made");
+        Ok(ThreadGroup { team, window })
+    }
+
+    /// This rank.
+    #[doc(alias = "GetRank")]
+    pub fn rank(&self) -> usize {
+        self.team.rank()
+    }
+
+    /// How many ranks the group has.
+    #[doc(alias = "GetWorldSize")]
+    pub fn size(&self) -> usize {
+        self.team.size()
+    }
+
+    /// The team.
+    pub fn team(&self) -> &Team {
+        &self.team
+    }
+
+    /// Waits until all ranks have come here.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if a rank does something else; what ends a symmetric operation.
+    #[doc(alias = "Barrier")]
+    pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        same_device::barrier(&self.team, &self.window, deadline.into())
+    }
+
+    /// Combines the tensors of all ranks, element by element, in rank order; every rank gets the result.
+    ///
+    /// Any shape and strides, the same shape on all ranks; the result is contiguous. Dtypes: f32, f64, i32, i64.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if shape, dtype or operator differ between ranks;
+    /// [`Error::Unsupported`](comm_core::Error::Unsupported) for other dtypes, on every rank; what ends a symmetric
+    /// operation.
+    #[doc(alias = "AllReduce")]
+    pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp, deadline: impl Into<Deadline>) -> Result<Tensor> {
+        same_device::all_reduce(&self.team, &self.window, tensor, op, deadline.into())
+    }
+
+    /// Puts the shards of all ranks together along `dim`, in rank order; every rank gets the whole.
+    ///
+    /// Any dtype and strides; shards may differ in size along `dim`, and may be empty. The result is contiguous.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if dtype, dimension, or shape other than along `dim` differ;
+    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument), on every rank, if there is no such dimension;
+    /// what ends a symmetric operation.
+    #[doc(alias = "AllGather")]
+    #[doc(alias = "AllGatherIntoTensor")]
+    pub fn all_gather(&self, tensor: &Tensor, dim: usize, deadline: impl Into<Deadline>) -> Result<Tensor> {
+        same_device::all_gather(&self.team, &self.window, tensor, dim, deadline.into())
+    }
+
+    /// This rank's shard of a tensor that every rank has; see [`replicate_to_shard`](crate::replicate_to_shard()).
+    /// Local: no peer takes part.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument).
+    #[doc(alias = "ReplicateToShard")]
+    pub fn replicate_to_shard(&self, tensor: &Tensor, dim: usize, sub_split: Option<usize>) -> Result<Tensor> {
+        shard::replicate_to_shard(tensor, dim, sub_split, self.rank(), self.size())
+    }
+}

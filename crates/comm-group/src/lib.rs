@@ -1,0 +1,56 @@
+//! Collectives: all ranks of a team turn one placement of a tensor into another, together.
+//!
+//! | operation | from | to |
+//! |---|---|---|
+//! | [`ThreadGroup::all_gather`] | shards along a dimension, also uneven | the whole tensor on every rank |
+//! | [`ThreadGroup::all_reduce`] | one contribution per rank | their sum on every rank |
+//! | [`ThreadGroup::replicate_to_shard`] | the whole tensor | this rank's shard; local, no peer takes part |
+//! | [`ThreadGroup::barrier`] | | everybody has come |
+//!
+//! **Agreement.** Before a byte moves, every rank reads what all ranks are about to do. If they differ, all return the
+//! same [`Error::Mismatch`](comm_core::Error::Mismatch), which names the odd rank and both values, and the next
+//! operation works. So every collective synchronises at entry.
+//!
+//! **Exact order.** A reduction starts from rank 0's value and goes in rank order, so its bits depend on the inputs
+//! alone: not on timing, sizes, or how ranks are spread over threads and processes.
+//!
+//! ```
+//! use comm_core::{Deadline, team::Team, tensor::Tensor};
+//! use comm_group::{ReduceOp, ThreadGroup};
+//!
+//! std::thread::scope(|s| {
+//!     for rank in 0..3 {
+//!         s.spawn(move || -> comm_core::Result<()> {
+//!             let deadline = Deadline::default();
+//!             let group = ThreadGroup::new(Team::join("sum", rank, 3, deadline)?, deadline)?;
+//!             let mine = Tensor::from_slice(&[2], &[rank as f32, 1.0])?;
+//!             let sum = group.all_reduce(&mine, ReduceOp::Sum, deadline)?;
+//!             assert_eq!(sum.as_slice::<f32>()?, [3.0, 3.0]);
+//!             Ok(())
+//!         });
+//!     }
+//! });
+//! ```
+//!
+//! Not here yet: other operations, operators and dtypes, results in the caller's buffer, started operations, and NCCL.
+
+mod agreement;
+mod group;
+mod reduce;
+mod same_device;
+mod shard;
+
+pub use group::ThreadGroup;
+pub use reduce::ReduceOp;
+pub use shard::{replicate_to_shard, shard_sizes};
+
+/// The fault points of this crate; see [`comm_core::points`].
+#[cfg(feature = "points")]
+pub const POINTS: &[&str] = &[
+    "group.made",
+    "group.described",
+    "group.agreed",
+    "group.reduced",
+    "group.gathered",
+    "group.done",
+];
