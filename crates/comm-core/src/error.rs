@@ -129,7 +129,10 @@ pub enum Error {
         at: Box<At>,
     },
     /// A wait reached its deadline.
-    #[error("timeout: {what} waited {waited:.1?}, saw {seen}, expected {expected}; missing: {} [{at}]", MissingList(missing))]
+    #[error(
+        "timeout: {what} waited {waited:.1?}, saw {seen}, expected {expected}; missing: {} [{at}]",
+        MissingList(missing)
+    )]
     Timeout {
         /// What was waited for.
         what: String,

@@ -8,9 +8,7 @@
 /// Marks a fault point: `point!("join.welcomed")`. The name must stand in the crate's own `POINTS`.
 #[macro_export]
 macro_rules! point {
-    ($name:literal) => {{
-        $crate::__point!($name, crate::POINTS)
-    }};
+    ($name:literal) => {{ $crate::__point!($name, crate::POINTS) }};
 }
 
 #[cfg(feature = "points")]

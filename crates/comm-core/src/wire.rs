@@ -44,7 +44,8 @@ fn format() -> impl bincode::config::Config {
 /// assert_eq!(back, ("join".to_string(), 3));
 /// ```
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, WireError> {
-    let bytes = bincode::serde::encode_to_vec(message, format()).map_err(|e| WireError::Encode(e.to_string()))?;
+    let bytes =
+        bincode::serde::encode_to_vec(message, format()).map_err(|e| WireError::Encode(e.to_string()))?;
     if bytes.len() > LIMIT {
         return Err(WireError::Encode(format!("{} bytes, the limit is {LIMIT}", bytes.len())));
     }

@@ -1,0 +1,177 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::*;
+use crate::{Deadline, Error, Result};
+
+/// A stream that runs nothing until it is told to: implementable from the public traits alone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Held(Arc<Mutex<HeldState>>);
+
+#[derive(Default)]
+struct HeldState {
+    queue: Vec<HostFn>,
+    queued: u64,
+    done: u64,
+}
+
+impl fmt::Debug for HeldState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} done", self.done, self.queued)
+    }
+}
+
+impl Held {
+    /// Runs everything that is queued.
+    pub(crate) fn release(&self) {
+        let work: Vec<HostFn> = {
+            let mut state = self.0.lock().unwrap();
+            std::mem::take(&mut state.queue)
+        };
+        for f in work {
+            f();
+            self.0.lock().unwrap().done += 1;
+        }
+    }
+
+    /// A stream with one piece of unfinished work in it.
+    pub(crate) fn busy() -> (Held, Stream) {
+        let held = Held::default();
+        let stream = Stream::new(held.clone());
+        stream.then(|| {}).unwrap();
+        (held, stream)
+    }
+}
+
+#[derive(Debug)]
+struct HeldEvent(Held, u64);
+
+impl EventDriver for HeldEvent {
+    fn query(&self) -> Result<bool> {
+        Ok(self.0.0.lock().unwrap().done >= self.1)
+    }
+
+    fn synchronize(&self, deadline: Deadline) -> Result<()> {
+        while !self.query()? {
+            if deadline.has_passed() {
+                return Err(Error::Timeout {
+                    what: "event".into(),
+                    waited: Duration::ZERO,
+                    missing: vec![],
+                    seen: 0,
+                    expected: 1,
+                    at: Default::default(),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+impl StreamDriver for Held {
+    fn device(&self) -> Device {
+        Device::Sim(0)
+    }
+
+    fn record(&self) -> Result<Event> {
+        let queued = self.0.lock().unwrap().queued;
+        Ok(Event::new(HeldEvent(self.clone(), queued)))
+    }
+
+    fn wait(&self, event: &Event) -> Result<()> {
+        let event = event.clone();
+        self.then(Box::new(move || event.synchronize(Duration::from_secs(10)).unwrap()))
+    }
+
+    fn then(&self, f: HostFn) -> Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.queue.push(f);
+        state.queued += 1;
+        Ok(())
+    }
+
+    fn query(&self) -> Result<bool> {
+        let state = self.0.lock().unwrap();
+        Ok(state.done == state.queued)
+    }
+
+    fn synchronize(&self, deadline: Deadline) -> Result<()> {
+        self.record()?.synchronize(deadline)
+    }
+}
+
+#[test]
+fn cpu_events_are_complete_when_recorded() {
+    let event = Stream::cpu().record().unwrap();
+    assert!(event.query().unwrap());
+    event.synchronize(Duration::ZERO).unwrap();
+    assert!(Stream::cpu().query().unwrap());
+    Stream::cpu().synchronize(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn cpu_runs_host_functions_at_once() {
+    let (tx, rx) = mpsc::channel();
+    Stream::cpu().then(move || tx.send(std::thread::current().id()).unwrap()).unwrap();
+    assert_eq!(rx.try_recv().unwrap(), std::thread::current().id());
+}
+
+#[test]
+fn an_event_of_a_busy_stream_waits_for_what_was_before_it() {
+    let (held, stream) = Held::busy();
+    let event = stream.record().unwrap();
+    assert!(!event.query().unwrap());
+    assert!(matches!(event.synchronize(Duration::from_millis(5)), Err(Error::Timeout { .. })));
+    held.release();
+    assert!(event.query().unwrap());
+    stream.then(|| {}).unwrap();
+    assert!(event.query().unwrap(), "later work does not matter to the event");
+    assert!(!stream.query().unwrap());
+}
+
+#[test]
+fn the_cpu_stream_waits_for_another_streams_event() {
+    let (held, stream) = Held::busy();
+    let event = stream.record().unwrap();
+    let waiter = std::thread::spawn(move || {
+        Stream::cpu().wait(&event).unwrap();
+        assert!(event.query().unwrap());
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!waiter.is_finished());
+    held.release();
+    waiter.join().unwrap();
+}
+
+#[test]
+fn streams_are_told_apart_and_clones_are_not() {
+    let (_, a) = Held::busy();
+    let (_, b) = Held::busy();
+    assert_ne!(a.id(), b.id());
+    assert_eq!(a, a.clone());
+    assert_ne!(a, Stream::cpu());
+    assert!(a.downcast_ref::<Held>().is_some());
+    assert!(Stream::cpu().downcast_ref::<Held>().is_none());
+    assert!(a.record().unwrap().downcast_ref::<HeldEvent>().is_some());
+    assert!(Event::complete().downcast_ref::<HeldEvent>().is_none());
+}
+
+#[test]
+fn the_current_stream_nests_and_survives_panics() {
+    let (_, a) = Held::busy();
+    let (_, b) = Held::busy();
+    assert_eq!(Stream::current(), Stream::cpu());
+    with_current(&a, || {
+        assert_eq!(Stream::current(), a);
+        let panicked = catch_unwind(AssertUnwindSafe(|| with_current(&b, || panic!("as the test asks"))));
+        assert!(panicked.is_err());
+        assert_eq!(Stream::current(), a);
+        std::thread::scope(|s| {
+            s.spawn(|| assert_eq!(Stream::current(), Stream::cpu()));
+        });
+    });
+    assert_eq!(Stream::current(), Stream::cpu());
+}
