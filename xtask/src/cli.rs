@@ -162,6 +162,17 @@ impl MultirankArgs {
     pub fn defaults() -> MultirankArgs {
         MultirankArgs { world: vec![2, 3, 4], layout: vec!["all".into()], ..MultirankArgs::default() }
     }
+
+    /// Whether less than everything was asked for, so that a target may have nothing to run.
+    pub fn chooses(&self) -> bool {
+        let all = MultirankArgs::defaults();
+        let MultirankArgs { world, layout, backend, device, filter, seed: _, full: _, json: _ } = self;
+        *world != all.world
+            || *layout != all.layout
+            || !backend.is_empty()
+            || device.is_some()
+            || filter.is_some()
+    }
 }
 
 /// Options of `lint`.
@@ -242,18 +253,19 @@ mod tests {
         let Ok(Parsed::Command(Command::Demo(demo))) = parse_words("demo") else { panic!() };
         assert_eq!((demo.ranks, demo.layout, demo.weights), (4, Layout::Threads, None));
         let Ok(Parsed::Command(Command::TestMultirank(m))) = parse_words("test-multirank") else { panic!() };
-        assert_eq!((m.world, m.layout, m.device), (vec![2, 3, 4], vec!["all".to_owned()], None));
+        assert!(!m.chooses());
         assert_eq!(m.json.people(), People::Stdout);
+        assert_eq!((m.world, m.layout, m.device), (vec![2, 3, 4], vec!["all".to_owned()], None));
     }
 
     #[test]
     fn lists_and_json() {
         let line = "test-multirank --world 2,5 --layout threads,mixed --backend same-device --device sim --filter fault/ --seed 7 --full --json -";
         let Ok(Parsed::Command(Command::TestMultirank(m))) = parse_words(line) else { panic!() };
-        assert_eq!((m.world, m.layout), (vec![2, 5], vec!["threads".to_owned(), "mixed".to_owned()]));
-        assert_eq!((m.seed, m.full, m.filter.as_deref()), (Some(7), true, Some("fault/")));
-        assert!(m.json.is_stdout());
+        assert!(m.json.is_stdout() && m.chooses());
         assert_eq!(m.json.people(), People::Stderr);
+        assert_eq!((m.seed, m.full, m.filter.as_deref()), (Some(7), true, Some("fault/")));
+        assert_eq!((m.world, m.layout), (vec![2, 5], vec!["threads".to_owned(), "mixed".to_owned()]));
     }
 
     #[test]

@@ -20,6 +20,10 @@ use cli::Command;
 use fail::Fail;
 
 fn main() -> ExitCode {
+    // The ranks of the demo are started as this same program.
+    if let Some(code) = demo::child_main() {
+        return code;
+    }
     let outcome = match cli::parse(std::env::args_os()) {
         Ok(cli::Parsed::Command(command)) => run(command),
         Ok(cli::Parsed::Help(text)) => {

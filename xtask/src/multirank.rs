@@ -55,14 +55,10 @@ pub fn run_all(args: &MultirankArgs, workspace: &Workspace, people: People) -> R
     for (package, program) in &programs {
         note(&format!("test-multirank: {package}"));
         let file = folder.path().join(format!("{package}.json"));
-        run_one(package, program, &flags, &file, args.filter.is_some(), &mut merged)?;
+        run_one(package, program, &flags, &file, args.chooses(), &mut merged)?;
     }
     if merged.rows.is_empty() {
-        let what = match &args.filter {
-            Some(filter) => format!("--filter {filter:?} matches no suite/case"),
-            None => "no case was run".to_owned(),
-        };
-        return Err(Fail::usage(format!("{what} in {}", names(&packages))));
+        return Err(Fail::usage(format!("no case of {} matches {}", names(&packages), flags.join(" "))));
     }
     people.line(&summary(&merged.rows));
     for row in merged.rows.iter().map(Outcome::of).filter(Outcome::is_bad) {
@@ -143,15 +139,15 @@ fn run_one(
     program: &Path,
     flags: &[String],
     file: &Path,
-    filtered: bool,
+    chosen: bool,
     merged: &mut Merged,
 ) -> Result<(), Fail> {
     let mut command = Command::new(program);
     command.args(flags).arg("--json").arg(file).current_dir(crate::cargo::root());
     let status = run_to_stderr(&mut command)?;
     let rows = read_rows(file);
-    // With a filter, a target that has nothing of the kind says so and ends with 2; another may have it.
-    if filtered && status.code() == Some(2) && rows.as_ref().map_or(true, Vec::is_empty) {
+    // A target that has nothing of what was chosen says so and ends with 2; another may have it.
+    if chosen && status.code() == Some(2) && rows.as_ref().map_or(true, Vec::is_empty) {
         return Ok(());
     }
     let before = merged.counts.failed;
@@ -250,7 +246,7 @@ mod tests {
 
     type Try = Result<(), Box<dyn std::error::Error>>;
 
-    fn merge(script: &str, filtered: bool) -> Result<Merged, Box<dyn std::error::Error>> {
+    fn merge(script: &str, chosen: bool) -> Result<Merged, Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("target.sh");
         // The last argument is the file that the rows go to. The shell reads the script: executing a file that
@@ -258,7 +254,7 @@ mod tests {
         std::fs::write(&file, format!("for out; do :; done\n{script}\n"))?;
         let flags = [file.display().to_string()];
         let mut merged = Merged::default();
-        run_one("a", Path::new("/bin/sh"), &flags, &folder.path().join("rows.json"), filtered, &mut merged)
+        run_one("a", Path::new("/bin/sh"), &flags, &folder.path().join("rows.json"), chosen, &mut merged)
             .map_err(|e| format!("{e:?}"))?;
         Ok(merged)
     }
@@ -296,13 +292,13 @@ echo "$ROW ]" >> "$out"
         assert!(killed.rows[0]["reason"].as_str().is_some_and(|r| r.contains("signal 9")));
         let late = merge(&format!("ROW=''; {ROWS}exit 101"), false)?;
         assert_eq!(late.counts, Counts { passed: 1, failed: 1, skipped: 1 });
-        // Wrong usage without a filter is no reason to be silent.
+        // A target that runs nothing although everything was asked for.
         assert_eq!(merge("exit 2", false)?.counts.failed, 1);
         Ok(())
     }
 
     #[test]
-    fn a_filter_may_match_nothing_in_one_target() -> Try {
+    fn a_choice_may_match_nothing_in_one_target() -> Try {
         for script in ["exit 2", "echo '[]' > \"$out\"; exit 2"] {
             let merged = merge(script, true)?;
             assert!(merged.rows.is_empty() && merged.counts == Counts::default());

@@ -65,12 +65,14 @@ impl fmt::Display for Counts {
 /// [`Fail::Usage`] naming the file.
 pub fn check_writable(json: &Json) -> Result<(), Fail> {
     let Some(file) = json.file.as_deref().filter(|_| !json.is_stdout()) else { return Ok(()) };
-    std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(file)
-        .map(drop)
-        .map_err(|e| Fail::usage(format!("--json {}: {e}", file.display())))
+    let existed = file.exists();
+    let tried = std::fs::OpenOptions::new().create(true).append(true).open(file);
+    tried.map_err(|e| Fail::usage(format!("--json {}: {e}", file.display())))?;
+    if !existed {
+        // What comes of it is seen when the rows are written.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(())
 }
 
 /// Writes `rows` as one JSON array, a row to a line, to where `--json` says; does nothing without it.
@@ -133,6 +135,7 @@ mod tests {
         let file = dir.path().join("rows.json");
         let json = Json { file: Some(file.clone()) };
         check_writable(&json).map_err(|e| format!("{e:?}"))?;
+        assert!(!file.exists());
         write_rows(&json, &[serde_json::json!({"suite": "fault"})]).map_err(|e| format!("{e:?}"))?;
         assert_eq!(read_rows(&file)?.len(), 1);
         std::fs::write(&file, "")?;

@@ -12,9 +12,6 @@ pub trait Exchange {
     /// A tensor of the library.
     type Tensor;
 
-    /// This rank.
-    fn rank(&self) -> usize;
-
     /// Waits until all ranks are here.
     fn barrier(&self) -> Result<(), String>;
 

@@ -9,9 +9,7 @@ const NOT_YET: &str = "the thread group is not wired yet";
 
 /// One rank of the demo's thread group.
 #[derive(Debug)]
-pub struct Group {
-    rank: usize,
-}
+pub struct Group;
 
 impl Group {
     /// Meets the other ranks.
@@ -25,10 +23,6 @@ impl Group {
 
 impl Exchange for Group {
     type Tensor = ();
-
-    fn rank(&self) -> usize {
-        self.rank
-    }
 
     fn barrier(&self) -> Result<(), String> {
         Err(NOT_YET.to_owned())

@@ -109,10 +109,6 @@ impl Local {
 impl Exchange for Local {
     type Tensor = Bytes;
 
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
     fn barrier(&self) -> Result<(), String> {
         self.barrier.wait();
         Ok(())
