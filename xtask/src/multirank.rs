@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use serde::Deserialize;
@@ -53,6 +53,9 @@ pub fn run_all(args: &MultirankArgs, workspace: &Workspace, people: People) -> R
     let flags = flags(args);
     let mut merged = Merged::default();
     for (package, program) in &programs {
+        if args.chooses() && lists_nothing(program, &flags) {
+            continue;
+        }
         note(&format!("test-multirank: {package}"));
         let file = folder.path().join(format!("{package}.json"));
         run_one(package, program, &flags, &file, args.chooses(), &mut merged)?;
@@ -133,6 +136,14 @@ fn flags(args: &MultirankArgs) -> Vec<String> {
     flags
 }
 
+/// Whether a target has no case that was chosen. It would say so as an error, which it is only if no other
+/// target has one either.
+fn lists_nothing(program: &Path, flags: &[String]) -> bool {
+    let mut command = Command::new(program);
+    command.args(flags).arg("--list").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.code() == Some(2))
+}
+
 /// Runs one target and takes over its rows. What it prints is progress; its rows are the result.
 fn run_one(
     package: &str,
@@ -146,7 +157,7 @@ fn run_one(
     command.args(flags).arg("--json").arg(file).current_dir(crate::cargo::root());
     let status = run_to_stderr(&mut command)?;
     let rows = read_rows(file);
-    // A target that has nothing of what was chosen says so and ends with 2; another may have it.
+    // A target that has the case, but not in this layout and world, says so and ends with 2.
     if chosen && status.code() == Some(2) && rows.as_ref().map_or(true, Vec::is_empty) {
         return Ok(());
     }
@@ -303,6 +314,21 @@ echo "$ROW ]" >> "$out"
             let merged = merge(script, true)?;
             assert!(merged.rows.is_empty() && merged.counts == Counts::default());
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_target_is_asked_what_it_has() -> Try {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("target.sh");
+        std::fs::write(
+            &file,
+            "for last; do :; done\n[ $last = --list ] && [ $1 = --filter ] && exit 2\nexit 0",
+        )?;
+        let flags = |filter: &str| [file.display().to_string(), filter.to_owned(), "x".to_owned()];
+        assert!(lists_nothing(Path::new("/bin/sh"), &flags("--filter")));
+        assert!(!lists_nothing(Path::new("/bin/sh"), &flags("--world")));
+        assert!(!lists_nothing(Path::new("/no/such/target"), &flags("--filter")));
         Ok(())
     }
 

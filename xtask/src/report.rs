@@ -47,6 +47,14 @@ impl Counts {
         Some(counts)
     }
 
+    /// Reads a closing line of a test target with a harness of its own: `3 passed, 0 failed, 1 skipped`.
+    pub fn of_own_line(line: &str) -> Option<Counts> {
+        let mut parts = line.trim().split(", ");
+        let mut next = |what: &str| parts.next()?.strip_suffix(what)?.strip_suffix(' ')?.parse::<u64>().ok();
+        let counts = Counts { passed: next("passed")?, failed: next("failed")?, skipped: next("skipped")? };
+        parts.next().is_none().then_some(counts)
+    }
+
     /// How the command ends: the closing line has said it already.
     pub fn verdict(self) -> Result<(), Fail> {
         if self.failed == 0 { Ok(()) } else { Err(Fail::Check(None)) }
@@ -124,6 +132,17 @@ mod tests {
         let bad = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
         assert_eq!(Counts::of_libtest_line(bad), Some(Counts { passed: 1, failed: 2, skipped: 0 }));
         assert_eq!(Counts::of_libtest_line("running 3 tests"), None);
+        let own = Counts { passed: 12, failed: 1, skipped: 3 };
+        assert_eq!(Counts::of_own_line(&own.to_string()), Some(own));
+        for line in [
+            "",
+            "12 passed",
+            "1 passed, 2 failed",
+            "x passed, 0 failed, 0 skipped",
+            "unit: 1 passed, 0 failed, 0 skipped",
+        ] {
+            assert_eq!(Counts::of_own_line(line), None, "{line}");
+        }
         assert_eq!(Counts::of_libtest_line("test result: "), None);
     }
 

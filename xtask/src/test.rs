@@ -93,7 +93,7 @@ fn step(name: &str, command: &mut Command, show: &dyn Fn(&str)) -> Result<Row, F
     let mut counts = Counts::default();
     let status = run_lines(command, |line| {
         show(line);
-        if let Some(more) = Counts::of_libtest_line(line) {
+        if let Some(more) = Counts::of_libtest_line(line).or_else(|| Counts::of_own_line(line)) {
             counts.add(more);
         }
     })?;
