@@ -103,7 +103,9 @@ impl RankCtx {
     pub fn common_rng(&self) -> SplitMix64 {
         let title = self.case.as_ref().map_or(&self.child.spec.program, |c| &c.title);
         // FNV-1a: any fixed function of the title will do.
-        let hash = title.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash = title
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         SplitMix64::new(self.seed() ^ hash)
     }
 

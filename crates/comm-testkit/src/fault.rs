@@ -202,11 +202,14 @@ pub(crate) trait Host: Send + Sync + 'static {
     fn hold(&self, rank: Option<usize>, point: &str, gate: &str);
 }
 
+/// Hits by point and rank.
+type Hits = BTreeMap<(&'static str, Option<usize>), u64>;
+
 /// The plan of one process at work.
 pub(crate) struct Armed {
     faults: Vec<(Fault, AtomicU64)>,
     last: Mutex<BTreeMap<Option<usize>, LastPoint>>,
-    hits: Option<Mutex<BTreeMap<(&'static str, Option<usize>), u64>>>,
+    hits: Option<Mutex<Hits>>,
 }
 
 impl Armed {

@@ -42,7 +42,8 @@ pub fn threads() -> io::Result<usize> {
 /// The names in /dev/shm, sorted; empty where there is no /dev/shm.
 pub fn dev_shm() -> Vec<String> {
     let Ok(entries) = fs::read_dir("/dev/shm") else { return Vec::new() };
-    let mut names: Vec<String> = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> =
+        entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }

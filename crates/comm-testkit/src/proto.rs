@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::fault::FaultPlan;
 use crate::layout::Layout;
-use crate::outcome::Note;
 
 /// The environment variable that makes a process a child; it holds a [`ChildSpec`] as JSON.
 pub(crate) const CHILD_VAR: &str = "COMM_TESTKIT_CHILD";
@@ -76,15 +75,6 @@ pub(crate) enum Event {
     Dump { dump: BTreeMap<usize, String> },
     /// Hits of all points, at the end of a recording process.
     Hits(HitList),
-}
-
-impl Message {
-    pub fn note(self) -> Option<Note> {
-        match self.event {
-            Event::Note { text, value } => Some(Note { at_ns: self.at_ns, text, value }),
-            _ => None,
-        }
-    }
 }
 
 /// A line to a child.

@@ -11,7 +11,8 @@ use crate::error::Result;
 ///
 /// A driver may be dropped on any thread, before or after its event is complete.
 pub trait EventDriver: Any + Send + Sync + fmt::Debug {
-    /// Whether everything that was in the stream before the event is done. Once `true`, always `true`.
+    /// Whether everything that was in the stream before the event is done; never blocks. Once `true`, always
+    /// `true`, and then what that work wrote is visible to the caller.
     ///
     /// # Errors
     /// The device failed; whether the work is done is then unknown.

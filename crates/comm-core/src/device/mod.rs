@@ -73,4 +73,4 @@ impl fmt::Display for Device {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,7 @@ pub(crate) struct Held(Arc<Mutex<HeldState>>);
 
 #[derive(Default)]
 struct HeldState {
-    queue: Vec<HostFn>,
+    queue: VecDeque<HostFn>,
     queued: u64,
     done: u64,
 }
@@ -26,14 +27,16 @@ impl fmt::Debug for HeldState {
 impl Held {
     /// Runs everything that is queued.
     pub(crate) fn release(&self) {
-        let work: Vec<HostFn> = {
-            let mut state = self.0.lock().unwrap();
-            std::mem::take(&mut state.queue)
-        };
-        for f in work {
-            f();
-            self.0.lock().unwrap().done += 1;
-        }
+        while self.release_one() {}
+    }
+
+    /// Runs the first thing that is queued; `false` if there is none.
+    pub(crate) fn release_one(&self) -> bool {
+        // Taken out first: what runs may use the stream.
+        let Some(f) = self.0.lock().unwrap().queue.pop_front() else { return false };
+        f();
+        self.0.lock().unwrap().done += 1;
+        true
     }
 
     /// A stream with one piece of unfinished work in it.
@@ -88,7 +91,7 @@ impl StreamDriver for Held {
 
     fn then(&self, f: HostFn) -> Result<()> {
         let mut state = self.0.lock().unwrap();
-        state.queue.push(f);
+        state.queue.push_back(f);
         state.queued += 1;
         Ok(())
     }

@@ -42,7 +42,8 @@ impl Link {
             // process alone, and nothing else in this process knows its number, so this is its only owner.
             Ok(unsafe { File::from_raw_fd(fd) })
         };
-        let link = Link { out: Mutex::new(take(to_launcher)?), inbox: Mutex::default(), changed: Condvar::new() };
+        let link =
+            Link { out: Mutex::new(take(to_launcher)?), inbox: Mutex::default(), changed: Condvar::new() };
         Ok((link, take(from_launcher)?))
     }
 

@@ -95,7 +95,7 @@ fn run(text: &str, programs: &[Program], cases: &[Case]) -> Result<(), String> {
     remember_panics();
     start("testkit-link", &child, move |child| {
         link::read_lines(&child.link, lines, |command| {
-            if command == Command::Dump {
+            if *command == Command::Dump {
                 child.link.send(None, Event::Dump { dump: child.dump() });
             }
         });
@@ -130,7 +130,11 @@ fn run(text: &str, programs: &[Program], cases: &[Case]) -> Result<(), String> {
     Ok(())
 }
 
-fn start(name: &str, child: &Arc<Child>, body: impl FnOnce(Arc<Child>) + Send + 'static) -> Result<(), String> {
+fn start(
+    name: &str,
+    child: &Arc<Child>,
+    body: impl FnOnce(Arc<Child>) + Send + 'static,
+) -> Result<(), String> {
     let child = Arc::clone(child);
     let named = std::thread::Builder::new().name(name.to_string());
     named.spawn(move || body(child)).map(drop).map_err(|e| format!("cannot start {name}: {e}"))

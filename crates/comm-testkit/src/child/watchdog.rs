@@ -85,7 +85,12 @@ pub(crate) fn describe(child: &Child, rank: usize) -> String {
     // Writing to a String cannot fail.
     let _ = match child.armed.last(Some(rank)) {
         Some(last) => {
-            write!(text, "; last point {}, {} ms ago", last.name, now_ns().saturating_sub(last.at_ns) / 1_000_000)
+            write!(
+                text,
+                "; last point {}, {} ms ago",
+                last.name,
+                now_ns().saturating_sub(last.at_ns) / 1_000_000
+            )
         }
         None => write!(text, "; no point passed yet"),
     };

@@ -62,7 +62,9 @@ impl Port {
             let line: Vec<u8> = self.partial.drain(..=at).collect();
             match serde_json::from_slice::<Message>(&line) {
                 Ok(message) => shared.take(self.process, message),
-                Err(e) => shared.log(self.process, format!("testkit: an unreadable report: {e}\n").as_bytes()),
+                Err(e) => {
+                    shared.log(self.process, format!("testkit: an unreadable report: {e}\n").as_bytes())
+                }
             }
         }
         if end {

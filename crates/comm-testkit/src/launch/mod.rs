@@ -17,8 +17,8 @@ use serde_json::Value;
 use crate::fault::{Fault, FaultPlan};
 use crate::layout::Layout;
 
-pub use running::{Running, Signal};
 pub(crate) use running::{CaseState, kill_all_of};
+pub use running::{Running, Signal};
 
 /// A launch failed, or something asked of a running one.
 #[derive(Debug, thiserror::Error)]

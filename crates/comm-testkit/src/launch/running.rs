@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -152,21 +152,23 @@ impl Shared {
         });
     }
 
-    fn until<T>(&self, deadline: Deadline, mut look: impl FnMut(&State) -> Option<T>) -> Result<T, MutexGuard<'_, State>> {
+    /// What `look` finds by the deadline. It is called with the state locked, at every change.
+    fn until<T>(&self, deadline: Deadline, mut look: impl FnMut(&State) -> Option<T>) -> Option<T> {
         let mut state = lock(&self.state);
         loop {
             if let Some(found) = look(&state) {
-                return Ok(found);
+                return Some(found);
             }
             if deadline.has_passed() {
-                return Err(state);
+                return None;
             }
             state = wait(&self.changed, state, deadline.remaining());
         }
     }
 
     fn command(&self, process: usize, command: &Command) -> Result<(), LaunchError> {
-        let mut line = serde_json::to_vec(command).map_err(|e| LaunchError::io("cannot write a command", e))?;
+        let mut line =
+            serde_json::to_vec(command).map_err(|e| LaunchError::io("cannot write a command", e))?;
         line.push(b'\n');
         lock(&self.procs[process].commands)
             .write_all(&line)
@@ -222,8 +224,12 @@ impl Running {
             procs: procs.iter().map(|_| ProcState::default()).collect(),
             ranks: (0..ranks).map(|_| RankState::default()).collect(),
         };
-        let shared =
-            Arc::new(Shared { owner: launch.owner, procs, state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            owner: launch.owner,
+            procs,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        });
         let mut live = lock(&LIVE);
         live.retain(|s| s.strong_count() > 0);
         live.push(Arc::downgrade(&shared));
@@ -340,7 +346,12 @@ impl Running {
     ///
     /// # Errors
     /// The rank has not said so by the deadline, or its process has ended without.
-    pub fn wait_note(&self, rank: usize, text: &str, deadline: impl Into<Deadline>) -> Result<Note, LaunchError> {
+    pub fn wait_note(
+        &self,
+        rank: usize,
+        text: &str,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Note, LaunchError> {
         self.wait_rank(rank, &format!("the note {text:?} of rank {rank}"), deadline.into(), |r| {
             r.notes.iter().find(|n| n.text == text).cloned()
         })
@@ -351,7 +362,12 @@ impl Running {
     ///
     /// # Errors
     /// No thread is held there by the deadline, or the process has ended.
-    pub fn wait_held(&self, rank: usize, gate: &str, deadline: impl Into<Deadline>) -> Result<String, LaunchError> {
+    pub fn wait_held(
+        &self,
+        rank: usize,
+        gate: &str,
+        deadline: impl Into<Deadline>,
+    ) -> Result<String, LaunchError> {
         self.wait_rank(rank, &format!("rank {rank} to be held at {gate:?}"), deadline.into(), |r| {
             r.held.iter().find(|(g, _)| g == gate).map(|(_, point)| point.clone())
         })
@@ -365,17 +381,20 @@ impl Running {
         mut look: impl FnMut(&RankState) -> Option<T>,
     ) -> Result<T, LaunchError> {
         let missing = |state: String| LaunchError::Missing { what: what.to_string(), state };
-        let process = self.process_of(rank).ok_or_else(|| missing("the launch does not run it".to_string()))?;
+        let process =
+            self.process_of(rank).ok_or_else(|| missing("the launch does not run it".to_string()))?;
         let seen = self.shared.until(deadline, |s| match look(&s.ranks[rank]) {
             Some(found) => Some(Ok(found)),
             None => s.procs[process].exit.map(|(exit, _)| Err(missing(format!("its process {exit}")))),
         });
         match seen {
-            Ok(result) => result,
-            Err(state) => {
+            Some(result) => result,
+            None => {
+                let state = lock(&self.shared.state);
                 let rank = &state.ranks[rank];
                 let said: Vec<&str> = rank.notes.iter().map(|n| n.text.as_str()).collect();
-                let end = rank.end.as_ref().map_or(String::new(), |(end, _)| format!(", and ended with {end:?}"));
+                let end =
+                    rank.end.as_ref().map_or(String::new(), |(end, _)| format!(", and ended with {end:?}"));
                 Err(missing(format!("it has said {said:?}{end}")))
             }
         }
@@ -466,8 +485,11 @@ impl Running {
     /// # Errors
     /// It has not ended by the deadline.
     pub fn wait_exit(&self, process: usize, deadline: impl Into<Deadline>) -> Result<Exit, LaunchError> {
-        self.shared.until(deadline.into(), |s| s.procs[process].exit.map(|(exit, _)| exit)).map_err(|_| {
-            LaunchError::Missing { what: format!("the end of process {process}"), state: "it goes on".to_string() }
+        self.shared.until(deadline.into(), |s| s.procs[process].exit.map(|(exit, _)| exit)).ok_or_else(|| {
+            LaunchError::Missing {
+                what: format!("the end of process {process}"),
+                state: "it goes on".to_string(),
+            }
         })
     }
 
@@ -479,7 +501,7 @@ impl Running {
             (all_ended(s) || s.procs.iter().any(|p| p.hung)).then(|| !all_ended(s))
         });
         let hung: Vec<bool> = match over {
-            Ok(false) => vec![false; self.processes()],
+            Some(false) => vec![false; self.processes()],
             _ => self.end_hung(),
         };
         self.report(&hung)
@@ -495,7 +517,11 @@ impl Running {
             let _ = self.shared.command(process, &Command::Dump);
         }
         let _ = self.shared.until(Duration::from_millis(500).into(), |s| {
-            s.procs.iter().enumerate().all(|(p, state)| !asked(p) || state.dumped || state.exit.is_some()).then_some(())
+            s.procs
+                .iter()
+                .enumerate()
+                .all(|(p, state)| !asked(p) || state.dumped || state.exit.is_some())
+                .then_some(())
         });
         self.shared.change(|s| {
             for (process, ranks) in self.placement.iter().enumerate() {
@@ -556,7 +582,7 @@ impl Running {
             }
             s.procs.iter().any(|p| p.hung).then_some((CaseState::Hung, ends))
         });
-        seen.unwrap_or_else(|state| (CaseState::Hung, self.case_ends(&state, case)))
+        seen.unwrap_or_else(|| (CaseState::Hung, self.case_ends(&lock(&self.shared.state), case)))
     }
 
     /// After a crash: waits until the ranks of the processes that are left have reported.
@@ -567,7 +593,7 @@ impl Running {
             let settled = ends.iter().all(|(rank, end)| end.is_some() || gone(*rank));
             settled.then_some(ends)
         });
-        seen.unwrap_or_else(|state| self.case_ends(&state, case))
+        seen.unwrap_or_else(|| self.case_ends(&lock(&self.shared.state), case))
     }
 
     fn case_ends(&self, state: &State, case: usize) -> CaseEnds {

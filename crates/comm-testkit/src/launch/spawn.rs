@@ -31,10 +31,14 @@ pub(super) fn spawn(launch: &Launch) -> Result<Running, LaunchError> {
     let placement = match &launch.placement {
         Some(own) => own.clone(),
         None if launch.layout.supports(launch.world) => launch.layout.placement(launch.world),
-        None => return Err(invalid(format!("there is no layout {} of {} ranks", launch.layout, launch.world))),
+        None => {
+            return Err(invalid(format!("there is no layout {} of {} ranks", launch.layout, launch.world)));
+        }
     };
     let mut seen = std::collections::HashSet::new();
-    if placement.is_empty() || placement.iter().any(Vec::is_empty) || !placement.iter().flatten().all(|r| seen.insert(r))
+    if placement.is_empty()
+        || placement.iter().any(Vec::is_empty)
+        || !placement.iter().flatten().all(|r| seen.insert(r))
     {
         return Err(invalid("every process needs a rank, and every rank one process".to_string()));
     }
@@ -43,7 +47,8 @@ pub(super) fn spawn(launch: &Launch) -> Result<Running, LaunchError> {
     let (mut procs, mut ports) = (Vec::new(), Vec::new());
     let mut failed = None;
     for process in 0..placement.len() {
-        let (launch, placement, id, instance) = (launch.clone(), placement.clone(), id.clone(), instance.clone());
+        let (launch, placement, id, instance) =
+            (launch.clone(), placement.clone(), id.clone(), instance.clone());
         match on_spawner(move || start(&launch, &placement, process, &id, &instance)) {
             Ok((proc, port)) => {
                 procs.push(proc);
@@ -71,7 +76,8 @@ fn start(
     instance: &str,
 ) -> Result<(Proc, Port), LaunchError> {
     let pipe = || io::pipe().map_err(|e| LaunchError::io("cannot make a pipe", e));
-    let ((events, to_launcher), (from_launcher, commands), (output, output_end)) = (pipe()?, pipe()?, pipe()?);
+    let ((events, to_launcher), (from_launcher, commands), (output, output_end)) =
+        (pipe()?, pipe()?, pipe()?);
     let (to_launcher, from_launcher) = (OwnedFd::from(to_launcher), OwnedFd::from(from_launcher));
 
     let spec = ChildSpec {
@@ -91,7 +97,8 @@ fn start(
         to_launcher: to_launcher.as_raw_fd(),
         from_launcher: from_launcher.as_raw_fd(),
     };
-    let spec = serde_json::to_string(&spec).map_err(|e| LaunchError::io("cannot write the orders of a child", e))?;
+    let spec =
+        serde_json::to_string(&spec).map_err(|e| LaunchError::io("cannot write the orders of a child", e))?;
 
     // Not current_exe(): this way the very file that runs is run again, even if a build has replaced it since.
     let mut command = Command::new("/proc/self/exe");
@@ -113,7 +120,8 @@ fn start(
 
     let launcher = sys::getpid();
     let inherited = [to_launcher.as_raw_fd(), from_launcher.as_raw_fd()];
-    let limits: Vec<(Resource, u64)> = launch.limits.iter().map(|&(limit, value)| (resource(limit), value)).collect();
+    let limits: Vec<(Resource, u64)> =
+        launch.limits.iter().map(|&(limit, value)| (resource(limit), value)).collect();
     let prepare = move || -> io::Result<()> {
         for fd in inherited {
             // SAFETY: the launcher keeps both descriptors open until the spawn is over, so in this copy of it
@@ -135,7 +143,8 @@ fn start(
     // allocates nothing and takes no lock.
     unsafe { command.pre_exec(prepare) };
 
-    let mut child = command.spawn().map_err(|e| LaunchError::io(format!("cannot start process {process}"), e))?;
+    let mut child =
+        command.spawn().map_err(|e| LaunchError::io(format!("cannot start process {process}"), e))?;
     let pid = child.id();
     let watch = || -> io::Result<(OwnedFd, OwnedFd)> {
         let raw = i32::try_from(pid).ok().and_then(sys::Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;

@@ -32,7 +32,9 @@ pub(crate) fn run_rank(ctx: &RankCtx, cases: &[Case]) -> RankResult {
             Some(Step::End) | None => break,
         };
         let Some(case) = cases.get(index) else { return Err(format!("there is no case {index}").into()) };
-        let Kind::Ranks(run) = &case.kind else { return Err(format!("case {index} is not for ranks").into()) };
+        let Kind::Ranks(run) = &case.kind else {
+            return Err(format!("case {index} is not for ranks").into());
+        };
         let scope = CaseScope { index, title: case.title(), backend: case.backend.to_string() };
         child.watchdog.begin(ctx.rank(), &case.title(), Some(case.limit));
         let (end, time) = attempt(|| run(&ctx.for_case(scope, case.limit)));
@@ -80,8 +82,11 @@ fn end_well(group: &Group<'_>, running: &Running, last: &Case, report: &mut Repo
     // A process that cannot take the step has crashed, and the report says so.
     let _ = running.step(Step::End);
     let reports = running.wait(Duration::from_secs(20));
-    let bad: Vec<String> =
-        reports.iter().filter(|r| !r.outcome.is_ok()).map(|r| format!("rank {}: {}", r.rank, r.outcome)).collect();
+    let bad: Vec<String> = reports
+        .iter()
+        .filter(|r| !r.outcome.is_ok())
+        .map(|r| format!("rank {}: {}", r.rank, r.outcome))
+        .collect();
     if !bad.is_empty() {
         let exit = Case { name: "launch/end".to_string(), ..last.clone() };
         let reason = format!("after all cases the launch did not end well: {}", bad.join("; "));
@@ -93,8 +98,12 @@ fn end_well(group: &Group<'_>, running: &Running, last: &Case, report: &mut Repo
 fn run_case(group: &Group<'_>, running: &Running, index: usize, case: &Case) -> (Row, bool) {
     if let Err(e) = running.step(Step::Case(index)) {
         let reports = running.wait(AFTERMATH);
-        let ends = reports.iter().map(|r| format!("rank {}: {}", r.rank, r.outcome)).collect::<Vec<_>>().join("; ");
-        return (group.row(case, Status::Failed, 0, Some(format!("the launch was broken before: {e} ({ends})"))), false);
+        let ends =
+            reports.iter().map(|r| format!("rank {}: {}", r.rank, r.outcome)).collect::<Vec<_>>().join("; ");
+        return (
+            group.row(case, Status::Failed, 0, Some(format!("the launch was broken before: {e} ({ends})"))),
+            false,
+        );
     }
     let (state, mut ends) = running.wait_case(index, (case.limit + BACKSTOP).into());
     if state == CaseState::Crashed {
@@ -112,7 +121,8 @@ fn run_case(group: &Group<'_>, running: &Running, index: usize, case: &Case) -> 
             None => {
                 let report = reports.iter().find(|r| r.rank == *rank);
                 let outcome = report.map_or(&Outcome::Hung, |r| &r.outcome);
-                let place = report.and_then(|r| r.detail.as_ref()).map(|d| format!(" ({d})")).unwrap_or_default();
+                let place =
+                    report.and_then(|r| r.detail.as_ref()).map(|d| format!(" ({d})")).unwrap_or_default();
                 faults.push(format!("rank {rank}: {outcome}{place}"));
             }
         }

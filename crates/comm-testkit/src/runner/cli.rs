@@ -75,7 +75,9 @@ impl Args {
         })
     }
 
-    fn parse_from_list(list: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>) -> Result<Args, clap::Error> {
+    fn parse_from_list(
+        list: impl IntoIterator<Item = impl Into<std::ffi::OsString> + Clone>,
+    ) -> Result<Args, clap::Error> {
         let mut args = Args::try_parse_from(list)?;
         let mut flat: Vec<Layout> = args.layouts.concat();
         flat.sort();
@@ -124,7 +126,12 @@ impl Args {
 /// The first line of clap's message, which says what is wrong, with the value that is right if there is one.
 fn one_line(e: &clap::Error) -> String {
     let text = e.to_string();
-    let useful: Vec<&str> = text.lines().map(str::trim).take_while(|l| !l.starts_with("Usage")).filter(|l| !l.is_empty()).collect();
+    let useful: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|l| !l.starts_with("Usage"))
+        .filter(|l| !l.is_empty())
+        .collect();
     useful.join(" ")
 }
 
@@ -149,7 +156,9 @@ mod tests {
 
     #[test]
     fn mistakes_are_one_line() {
-        for line in ["t --wrold 2", "t --world 0", "t --world 65", "t --layout ring", "t --device tpu", "t --seed x"] {
+        for line in
+            ["t --wrold 2", "t --world 0", "t --world 65", "t --layout ring", "t --device tpu", "t --seed x"]
+        {
             let text = parse(line).unwrap_err();
             assert!(text.starts_with("error: ") && !text.contains('\n'), "{text}");
         }

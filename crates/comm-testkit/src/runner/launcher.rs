@@ -125,7 +125,9 @@ pub(super) fn run(group: &Group<'_>, case: &Case, report: &mut Report) {
                 // Its launches are ended, so a case that waits for one of them comes back and frees what it holds.
                 kill_all_of(owner);
                 let last = match result.recv_timeout(Duration::from_secs(10)) {
-                    Ok(End::Err(text) | End::Panicked(text)) => format!("; when its launches were killed: {text}"),
+                    Ok(End::Err(text) | End::Panicked(text)) => {
+                        format!("; when its launches were killed: {text}")
+                    }
                     Ok(_) => String::new(),
                     Err(_) => "; it goes on although its launches were killed".to_string(),
                 };

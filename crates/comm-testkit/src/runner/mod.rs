@@ -177,7 +177,8 @@ fn run(cases: &[Case], args: &Args) -> Result<bool, String> {
     let mut groups = Vec::new();
     for &world in args.worlds() {
         for &layout in args.layouts() {
-            let here: Vec<(usize, &Case)> = chosen.iter().copied().filter(|(_, c)| c.runs_on(world, layout)).collect();
+            let here: Vec<(usize, &Case)> =
+                chosen.iter().copied().filter(|(_, c)| c.runs_on(world, layout)).collect();
             if !here.is_empty() {
                 groups.push((world, layout, here));
             }
@@ -193,7 +194,8 @@ fn run(cases: &[Case], args: &Args) -> Result<bool, String> {
     let mut report = Report::new(args, groups.iter().map(|(_, _, here)| here.len()).sum())?;
     for (world, layout, here) in groups {
         let group = Group { world, layout, args };
-        let (ranks, launchers): (Vec<_>, Vec<_>) = here.into_iter().partition(|(_, c)| matches!(c.kind, Kind::Ranks(_)));
+        let (ranks, launchers): (Vec<_>, Vec<_>) =
+            here.into_iter().partition(|(_, c)| matches!(c.kind, Kind::Ranks(_)));
         batch::run(&group, &ranks, &mut report);
         for (_, case) in launchers {
             launcher::run(&group, case, &mut report);

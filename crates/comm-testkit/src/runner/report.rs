@@ -45,7 +45,9 @@ impl Report {
             None => None,
             Some(path) if path == Path::new("-") => Some(Json::Stdout),
             // Made before the run: a run of minutes should not end with "no such directory".
-            Some(path) => Some(Json::File(File::create(path).map_err(|e| format!("cannot write {}: {e}", path.display()))?)),
+            Some(path) => Some(Json::File(
+                File::create(path).map_err(|e| format!("cannot write {}: {e}", path.display()))?,
+            )),
         };
         Ok(Report { rows: Vec::new(), total, json })
     }
@@ -56,7 +58,10 @@ impl Report {
         let total = self.total.max(number);
         let place = format!("{}/{}", row.layout, row.world);
         let backend = if row.backend == "-" { String::new() } else { format!(" [{}]", row.backend) };
-        line(&format!("[{number}/{total}] {:<7} {place:<11} {}/{}{backend} {} ms", row.status, row.suite, row.case, row.ms));
+        line(&format!(
+            "[{number}/{total}] {:<7} {place:<11} {}/{}{backend} {} ms",
+            row.status, row.suite, row.case, row.ms
+        ));
         if let Some(reason) = &row.reason {
             line(&format!("    {}", reason.replace('\n', "\n    ")));
         }
@@ -82,7 +87,9 @@ impl Report {
                 let _ = io::stderr().write_all(text.as_bytes());
                 write_json(io::stdout().lock(), &self.rows)
             }
-            Some(Json::File(file)) => write_json(file, &self.rows).and_then(|()| io::stdout().write_all(text.as_bytes())),
+            Some(Json::File(file)) => {
+                write_json(file, &self.rows).and_then(|()| io::stdout().write_all(text.as_bytes()))
+            }
             None => io::stdout().write_all(text.as_bytes()),
         };
         written.map_err(|e| format!("cannot write the results: {e}"))?;
@@ -113,7 +120,7 @@ fn table(rows: &[Row]) -> String {
         sums[4] += row.ms;
     }
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table.set_header(["suite", "layout", "world", "ok", "failed", "hung", "skipped", "ms"]);
     for ((suite, layout, world), sums) in groups {
         let mut cells = vec![suite.to_string(), layout.to_string(), world.to_string()];
