@@ -136,14 +136,18 @@ mod tests {
     fn closing_lines_are_summed() -> Result<(), Fail> {
         let script = "echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured'; echo noise; \
                       echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured'; exit 101";
-        let row = step("x", &mut shell(script), &|_| ())?;
+        let row = step("of a failure, made up", &mut shell(script), &|_| ())?;
         assert_eq!((row.passed, row.failed, row.skipped), (5, 1, 1));
         Ok(())
     }
 
     #[test]
     fn a_build_that_fails_is_a_failure() -> Result<(), Fail> {
-        let row = step("x", &mut shell("echo 'test result: ok. 3 passed; 0 failed'; exit 101"), &|_| ())?;
+        let row = step(
+            "of a failure, made up",
+            &mut shell("echo 'test result: ok. 3 passed; 0 failed'; exit 101"),
+            &|_| (),
+        )?;
         assert_eq!((row.passed, row.failed), (3, 1));
         Ok(())
     }

@@ -75,14 +75,12 @@ pub fn remarks(specs: &[Spec]) -> Vec<String> {
     if !dtypes.is_empty() {
         let list: Vec<String> = dtypes.iter().map(|(dtype, n)| format!("{n} {dtype}")).collect();
         let total: u64 = dtypes.values().sum();
-        lines.push(format!(
-            "not reduced: {total} tensors ({}): all_reduce does not have these dtypes yet",
-            list.join(", ")
-        ));
+        let list = list.join(", ");
+        lines.push(format!("not reduced: {total} ({list}: all_reduce does not have these dtypes yet)"));
     }
     let scalars = specs.iter().filter(|s| s.shape.is_empty()).count();
     if scalars > 0 {
-        lines.push(format!("not sharded: {scalars} tensors without a dimension"));
+        lines.push(format!("not sharded: {scalars} (no dimension to cut)"));
     }
     lines
 }
@@ -151,7 +149,7 @@ mod tests {
         let spec = |dtype, shape: &[usize]| Spec { name: "w".into(), dtype, shape: shape.to_vec(), bytes: 0 };
         assert!(remarks(&[spec(Dtype::F32, &[2])]).is_empty());
         let lines = remarks(&[spec(Dtype::F16, &[2]), spec(Dtype::U8, &[]), spec(Dtype::F16, &[1])]);
-        assert!(lines[0].starts_with("not reduced: 3 tensors (2 f16, 1 u8)"), "{lines:?}");
-        assert!(lines[1].starts_with("not sharded: 1 tensors"), "{lines:?}");
+        assert!(lines[0].starts_with("not reduced: 3 (2 f16, 1 u8: "), "{lines:?}");
+        assert!(lines[1].starts_with("not sharded: 1 ("), "{lines:?}");
     }
 }
