@@ -153,7 +153,7 @@ thread_local! {
 }
 
 /// Keeps the message and the place of a panic for the report; the usual message still goes to stderr.
-fn remember_panics() {
+pub(crate) fn remember_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload_as_str().unwrap_or("a panic without a text");
@@ -176,6 +176,7 @@ pub(crate) fn attempt(body: impl FnOnce() -> RankResult) -> (End, Duration) {
             let text = LAST_PANIC.with_borrow_mut(Option::take);
             // resume_unwind does not call the hook, so its payload is all there is.
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string()));
             End::Panicked(text.unwrap_or_else(|| "a panic without a text".to_string()))
         }
     };
