@@ -104,6 +104,7 @@ fn run(text: &str, programs: &[Program], cases: &[Case]) -> Result<(), String> {
 
     let limit = child.spec.limit_ms.map(Duration::from_millis);
     std::thread::scope(|scope| {
+        let mut started = Vec::new();
         for &rank in &ranks {
             let child = &child;
             let body = move || {
@@ -119,8 +120,19 @@ fn run(text: &str, programs: &[Program], cases: &[Case]) -> Result<(), String> {
                 child.link.send(Some(rank), Event::Result(end));
             };
             let named = std::thread::Builder::new().name(format!("rank {rank}"));
-            if let Err(e) = named.spawn_scoped(scope, body) {
-                child.link.send(Some(rank), Event::Result(End::Err(format!("cannot start a thread: {e}"))));
+            match named.spawn_scoped(scope, body) {
+                Ok(thread) => started.push(thread),
+                Err(e) => {
+                    let end = End::Err(format!("cannot start a thread: {e}"));
+                    child.link.send(Some(rank), Event::Result(end));
+                }
+            }
+        }
+        // The end of the scope would wait for the bodies only; this waits for the threads' locals as well, whose
+        // destructors may still do something wrong.
+        for thread in started {
+            if thread.join().is_err() {
+                complain("the thread of a rank panicked outside of its program");
             }
         }
     });

@@ -1,5 +1,6 @@
 //! Cases that must not pass, and the run that looks at how they are reported.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -78,6 +79,10 @@ fn again(flags: &[&str], broken: bool) -> std::io::Result<Output> {
     if broken {
         command.env(BROKEN, "1");
     }
+    let die_with_me =
+        || Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?);
+    // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
+    unsafe { command.pre_exec(die_with_me) };
     command.output()
 }
 

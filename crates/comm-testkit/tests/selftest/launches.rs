@@ -96,6 +96,7 @@ fn shows(ctx: &RankCtx) -> RankResult {
         "set": std::env::var("TESTKIT_SET").ok(),
         "removed": std::env::var("PATH").ok(),
         "files": files,
+        "user": rustix::process::geteuid().to_string(),
         "seed": ctx.seed(),
     }))
 }
@@ -143,6 +144,8 @@ pub fn cases() -> Vec<Case> {
         Case::launcher("launch", "dies/with/launcher", dies_with_launcher)
             .worlds(|w| w == 2)
             .layouts(&[Layout::Threads]),
+        Case::launcher("launch", "waiting/is/free", waiting_is_free).worlds(|w| w == 4),
+        Case::launcher("launch", "other/user", other_user).worlds(|w| w == 2).layouts(&[Layout::Processes]),
         Case::launcher("launch", "mistakes", mistakes).worlds(|w| w == 2).layouts(&[Layout::Threads]),
     ]
 }
@@ -388,6 +391,36 @@ fn gone_soon(id: &str) -> RankResult {
     while !probe::processes_of_launch(id).is_empty() {
         check!(began.elapsed() < Duration::from_secs(5), "still there: {:?}", probe::processes_of_launch(id));
         std::thread::sleep(Duration::from_millis(5));
+    }
+    done()
+}
+
+/// What a test measures of a waiting process is the library's, not the testkit's.
+fn waiting_is_free(ctx: &LauncherCtx) -> RankResult {
+    let running = ctx.launch("sleeps").limit(SOON).spawn()?;
+    (0..ctx.world()).try_for_each(|r| running.wait_note(r, "ready", SOON).map(drop))?;
+    let used = || running.pids().iter().map(|&pid| probe::cpu_time(Some(pid))).sum::<Result<Duration, _>>();
+    // The threads need a moment from the note to their sleep.
+    std::thread::sleep(Duration::from_millis(50));
+    let before = used()?;
+    std::thread::sleep(Duration::from_millis(300));
+    let cost = used()? - before;
+    check!(cost < Duration::from_micros(300), "{cost:?} in 300 ms");
+    running.go("on")?;
+    check!(running.wait(SOON).iter().all(|r| r.outcome.is_ok()));
+    done()
+}
+
+fn other_user(ctx: &LauncherCtx) -> RankResult {
+    if !rustix::process::geteuid().is_root() {
+        return Err(comm_testkit::Skip::because("only root can start a process of another user"));
+    }
+    let running = ctx.launch("shows").uid(65534).spawn()?;
+    let reports = running.wait(SOON);
+    check!(reports.iter().all(|r| r.outcome.is_ok()), "{reports:?}");
+    for r in &reports {
+        let Outcome::Ok(value) = &r.outcome else { continue };
+        check_eq!(value["user"], json!("65534"));
     }
     done()
 }
