@@ -1,5 +1,7 @@
 //! Values that name their origin, poison, and random bytes: a wrong element says where it came from.
 
+use comm_core::tensor::DType;
+
 /// SplitMix64: small, fast, and the same everywhere. Not for secrets.
 ///
 /// ```
@@ -124,17 +126,16 @@ fn poison_byte(i: usize) -> u8 {
 }
 
 /// Interesting elements of a dtype, as raw little-endian bytes: zeros of both signs, ones, extremes, the smallest
-/// subnormal, infinities, and NaNs with payloads, as far as the dtype has them. `None` for an unknown name (the
-/// names are those of `comm_core::tensor::DType`).
+/// subnormal, infinities, and NaNs with payloads, as far as the dtype has them.
 ///
 /// ```
+/// use comm_core::tensor::DType;
 /// use comm_testkit::values::special_elements;
 ///
-/// let f32s = special_elements("f32").unwrap();
+/// let f32s = special_elements(DType::F32);
 /// assert!(f32s.contains(&(-0.0_f32).to_le_bytes().to_vec()));
-/// assert!(special_elements("f33").is_none());
 /// ```
-pub fn special_elements(dtype: &str) -> Option<Vec<Vec<u8>>> {
+pub fn special_elements(dtype: DType) -> Vec<Vec<u8>> {
     let ieee = |size: usize, exponent: u32, mantissa: u32, infinities: bool| {
         let sign = 1_u64 << (exponent + mantissa);
         let infinity = ((1_u64 << exponent) - 1) << mantissa;
@@ -164,58 +165,57 @@ pub fn special_elements(dtype: &str) -> Option<Vec<Vec<u8>>> {
         let turned = parts.iter().cycle().skip(1);
         parts.iter().zip(turned).map(|(re, im)| [re.as_slice(), im].concat()).collect()
     };
-    Some(match dtype {
-        "bool" => vec![vec![0], vec![1]],
-        "u8" | "i8" => int(1),
-        "u16" | "i16" => int(2),
-        "u32" | "i32" => int(4),
-        "u64" | "i64" => int(8),
-        "f16" => ieee(2, 5, 10, true),
-        "bf16" => ieee(2, 8, 7, true),
-        "f32" => ieee(4, 8, 23, true),
-        "f64" => ieee(8, 11, 52, true),
-        "f8e4m3" => ieee(1, 4, 3, false),
-        "f8e5m2" => ieee(1, 5, 2, true),
-        "complex64" => pairs(ieee(4, 8, 23, true)),
-        "complex128" => pairs(ieee(8, 11, 52, true)),
-        _ => return None,
-    })
+    match dtype {
+        DType::Bool => vec![vec![0], vec![1]],
+        DType::F16 => ieee(2, 5, 10, true),
+        DType::BF16 => ieee(2, 8, 7, true),
+        DType::F32 => ieee(4, 8, 23, true),
+        DType::F64 => ieee(8, 11, 52, true),
+        DType::F8E4M3 => ieee(1, 4, 3, false),
+        DType::F8E5M2 => ieee(1, 5, 2, true),
+        DType::Complex64 => pairs(ieee(4, 8, 23, true)),
+        DType::Complex128 => pairs(ieee(8, 11, 52, true)),
+        whole_number => int(whole_number.size()),
+    }
 }
 
 /// `numel` random elements of a dtype as raw bytes: mostly random bits (any bit pattern of a number is a number
-/// or a NaN), every eighth one of the [`special_elements`]. `None` for an unknown name.
+/// or a NaN), every eighth one of the [`special_elements`].
 ///
 /// ```
+/// use comm_core::tensor::DType;
 /// use comm_testkit::values::{SplitMix64, random_elements};
 ///
-/// let bytes = random_elements(&mut SplitMix64::new(3), "bool", 100).unwrap();
+/// let bytes = random_elements(&mut SplitMix64::new(3), DType::Bool, 100);
 /// assert!(bytes.len() == 100 && bytes.iter().all(|&b| b <= 1));
 /// ```
-pub fn random_elements(rng: &mut SplitMix64, dtype: &str, numel: usize) -> Option<Vec<u8>> {
-    let special = special_elements(dtype)?;
-    let size = special.first().map_or(1, Vec::len);
-    let mut bytes = vec![0; size * numel];
-    if dtype != "bool" {
+pub fn random_elements(rng: &mut SplitMix64, dtype: DType, numel: usize) -> Vec<u8> {
+    let special = special_elements(dtype);
+    let mut bytes = vec![0; dtype.size() * numel];
+    // A bool has no other bits than the special ones.
+    let only_special = dtype == DType::Bool;
+    if !only_special {
         rng.fill(&mut bytes);
     }
-    for element in bytes.chunks_exact_mut(size) {
-        if (dtype == "bool" || rng.below(8) == 0)
+    for element in bytes.chunks_exact_mut(dtype.size()) {
+        if (only_special || rng.below(8) == 0)
             && let Some(value) = rng.choose(&special)
         {
             element.copy_from_slice(value);
         }
     }
-    Some(bytes)
+    bytes
 }
 
 /// A view of some storage: elements reached by strides, as a test case for everything that takes a tensor.
 ///
 /// ```
+/// use comm_core::tensor::DType;
 /// use comm_testkit::values::{SplitMix64, Strided};
 ///
 /// let mut rng = SplitMix64::new(1);
 /// for case in Strided::cases() {
-///     let storage = case.random_storage(&mut rng, "i16").unwrap();
+///     let storage = case.random_storage(&mut rng, DType::I16);
 ///     let dense = case.row_major(&storage, 2);
 ///     assert_eq!(dense.len(), case.numel() * 2, "{}", case.name);
 /// }
@@ -264,8 +264,8 @@ impl Strided {
         self.shape.iter().product()
     }
 
-    /// Random bytes for the storage; `None` for an unknown dtype.
-    pub fn random_storage(&self, rng: &mut SplitMix64, dtype: &str) -> Option<Vec<u8>> {
+    /// Random bytes for the storage.
+    pub fn random_storage(&self, rng: &mut SplitMix64, dtype: DType) -> Vec<u8> {
         random_elements(rng, dtype, self.storage)
     }
 
@@ -286,26 +286,6 @@ impl Strided {
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 17] = [
-        "bool",
-        "u8",
-        "i8",
-        "u16",
-        "i16",
-        "u32",
-        "i32",
-        "u64",
-        "i64",
-        "f16",
-        "bf16",
-        "f32",
-        "f64",
-        "f8e4m3",
-        "f8e5m2",
-        "complex64",
-        "complex128",
-    ];
-
     #[test]
     fn every_case_stays_inside_its_storage() {
         for case in Strided::cases() {
@@ -318,8 +298,7 @@ mod tests {
 
     #[test]
     fn special_floats_are_what_they_should_be() {
-        let f32s: Vec<f32> = special_elements("f32")
-            .unwrap()
+        let f32s: Vec<f32> = special_elements(DType::F32)
             .iter()
             .map(|b| f32::from_le_bytes(b.as_slice().try_into().unwrap()))
             .collect();
@@ -330,10 +309,11 @@ mod tests {
 
     #[test]
     fn random_elements_are_the_same_for_the_same_seed() {
-        for name in NAMES {
-            let draw = |seed| random_elements(&mut SplitMix64::new(seed), name, 64).unwrap();
+        for &dtype in DType::ALL {
+            let draw = |seed| random_elements(&mut SplitMix64::new(seed), dtype, 64);
             assert_eq!(draw(5), draw(5));
-            assert_ne!(draw(5), draw(6), "{name}");
+            assert_eq!(draw(5).len(), 64 * dtype.size());
+            assert_ne!(draw(5), draw(6), "{dtype}");
         }
     }
 

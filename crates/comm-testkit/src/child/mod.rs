@@ -104,6 +104,7 @@ fn run(text: &str, programs: &[Program], cases: &[Case]) -> Result<(), String> {
 
     let limit = child.spec.limit_ms.map(Duration::from_millis);
     std::thread::scope(|scope| {
+        let mut started = Vec::new();
         for &rank in &ranks {
             let child = &child;
             let body = move || {
@@ -119,8 +120,19 @@ fn run(text: &str, programs: &[Program], cases: &[Case]) -> Result<(), String> {
                 child.link.send(Some(rank), Event::Result(end));
             };
             let named = std::thread::Builder::new().name(format!("rank {rank}"));
-            if let Err(e) = named.spawn_scoped(scope, body) {
-                child.link.send(Some(rank), Event::Result(End::Err(format!("cannot start a thread: {e}"))));
+            match named.spawn_scoped(scope, body) {
+                Ok(thread) => started.push(thread),
+                Err(e) => {
+                    let end = End::Err(format!("cannot start a thread: {e}"));
+                    child.link.send(Some(rank), Event::Result(end));
+                }
+            }
+        }
+        // The end of the scope would wait for the bodies only; this waits for the threads' locals as well, whose
+        // destructors may still do something wrong.
+        for thread in started {
+            if thread.join().is_err() {
+                complain("the thread of a rank panicked outside of its program");
             }
         }
     });
@@ -153,7 +165,7 @@ thread_local! {
 }
 
 /// Keeps the message and the place of a panic for the report; the usual message still goes to stderr.
-fn remember_panics() {
+pub(crate) fn remember_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload_as_str().unwrap_or("a panic without a text");
@@ -176,6 +188,7 @@ pub(crate) fn attempt(body: impl FnOnce() -> RankResult) -> (End, Duration) {
             let text = LAST_PANIC.with_borrow_mut(Option::take);
             // resume_unwind does not call the hook, so its payload is all there is.
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string()));
             End::Panicked(text.unwrap_or_else(|| "a panic without a text".to_string()))
         }
     };

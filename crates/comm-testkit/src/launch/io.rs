@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
-use super::running::Shared;
+use super::shared::Shared;
 use crate::clock::now_ns;
 use crate::outcome::Exit;
 use crate::proto::Message;

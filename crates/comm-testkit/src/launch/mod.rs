@@ -7,6 +7,7 @@
 
 mod io;
 mod running;
+mod shared;
 mod spawn;
 
 use std::time::Duration;
@@ -17,8 +18,8 @@ use serde_json::Value;
 use crate::fault::{Fault, FaultPlan};
 use crate::layout::Layout;
 
-pub(crate) use running::{CaseState, kill_all_of};
 pub use running::{Running, Signal};
+pub(crate) use shared::{CaseState, kill_all_of};
 
 /// A launch failed, or something asked of a running one.
 #[derive(Debug, thiserror::Error)]

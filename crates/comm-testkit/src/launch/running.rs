@@ -1,22 +1,23 @@
 //! A launch that is going on.
 
 use std::fs::File;
-use std::io::{PipeWriter, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::io::PipeWriter;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use comm_core::Deadline;
 use rustix::process as sys;
 
-use super::io::{self, Port, Ring};
+use super::io::{self, Port};
+use super::shared::{CaseEnds, CaseState, LIVE, Proc, ProcState, RankState, Shared, State, outcome};
 use super::{Launch, LaunchError};
 use crate::clock::now_ns;
 use crate::outcome::{Exit, Note, Outcome, RankReport};
 use crate::probe;
-use crate::proto::{Command, End, Event, HitList, Message, Step};
-use crate::sync::{lock, wait};
+use crate::proto::{Command, Step};
+use crate::sync::lock;
 
 /// A signal for [`Running::signal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    fn sys(self) -> sys::Signal {
+    pub(super) fn sys(self) -> sys::Signal {
         match self {
             Signal::Kill => sys::Signal::KILL,
             Signal::Stop => sys::Signal::STOP,
@@ -45,157 +46,6 @@ impl Signal {
             Signal::Continue => sys::Signal::CONT,
             Signal::Terminate => sys::Signal::TERM,
             Signal::Interrupt => sys::Signal::INT,
-        }
-    }
-}
-
-/// One process of a launch, as the launcher holds it.
-pub(super) struct Proc {
-    pid: u32,
-    pidfd: OwnedFd,
-    commands: Mutex<PipeWriter>,
-}
-
-impl Proc {
-    pub fn new(pid: u32, pidfd: OwnedFd, commands: PipeWriter) -> Proc {
-        Proc { pid, pidfd, commands: Mutex::new(commands) }
-    }
-}
-
-#[derive(Default)]
-struct ProcState {
-    exit: Option<(Exit, u64)>,
-    log: Ring,
-    dumped: bool,
-    hung: bool,
-    hits: Option<HitList>,
-}
-
-/// A case's end on one rank.
-#[derive(Debug, Clone)]
-pub(crate) struct CaseEnd {
-    pub case: usize,
-    pub end: End,
-    pub ms: u64,
-}
-
-#[derive(Default)]
-struct RankState {
-    started_ns: Option<u64>,
-    end: Option<(End, u64)>,
-    notes: Vec<Note>,
-    held: Vec<(String, String)>,
-    cases: Vec<CaseEnd>,
-    place: Option<String>,
-}
-
-struct State {
-    procs: Vec<ProcState>,
-    /// By rank; ranks that the launch does not run are empty.
-    ranks: Vec<RankState>,
-}
-
-/// What the reading thread and the callers share.
-pub(crate) struct Shared {
-    owner: u64,
-    procs: Vec<Proc>,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-/// All launches that are going on, so that a case that is over time can be ended from outside.
-static LIVE: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
-
-/// Kills the processes of all launches of this owner.
-pub(crate) fn kill_all_of(owner: u64) {
-    for shared in lock(&LIVE).iter().filter_map(Weak::upgrade).filter(|s| s.owner == owner) {
-        shared.kill_all();
-    }
-}
-
-impl Shared {
-    fn change(&self, what: impl FnOnce(&mut State)) {
-        what(&mut lock(&self.state));
-        self.changed.notify_all();
-    }
-
-    pub(super) fn log(&self, process: usize, bytes: &[u8]) {
-        self.change(|s| s.procs[process].log.push(bytes));
-    }
-
-    pub(super) fn exited(&self, process: usize, exit: Exit, at_ns: u64) {
-        self.change(|s| s.procs[process].exit = Some((exit, at_ns)));
-    }
-
-    pub(super) fn take(&self, process: usize, message: Message) {
-        self.change(|s| {
-            let Message { rank, at_ns, event } = message;
-            match event {
-                Event::Hits(hits) => s.procs[process].hits = Some(hits),
-                Event::Hung { dump } => {
-                    s.procs[process].hung = true;
-                    s.places(process, dump);
-                }
-                Event::Dump { dump } => s.places(process, dump),
-                event => {
-                    let Some(rank) = rank.and_then(|r| s.ranks.get_mut(r)) else { return };
-                    match event {
-                        Event::Started => rank.started_ns = Some(at_ns),
-                        Event::Note { text, value } => rank.notes.push(Note { at_ns, text, value }),
-                        Event::Result(end) => rank.end = Some((end, at_ns)),
-                        Event::Row { case, end, ms } => rank.cases.push(CaseEnd { case, end, ms }),
-                        Event::Held { point, gate } => rank.held.push((gate, point)),
-                        _ => {}
-                    }
-                }
-            }
-        });
-    }
-
-    /// What `look` finds by the deadline. It is called with the state locked, at every change.
-    fn until<T>(&self, deadline: Deadline, mut look: impl FnMut(&State) -> Option<T>) -> Option<T> {
-        let mut state = lock(&self.state);
-        loop {
-            if let Some(found) = look(&state) {
-                return Some(found);
-            }
-            if deadline.has_passed() {
-                return None;
-            }
-            state = wait(&self.changed, state, deadline.remaining());
-        }
-    }
-
-    fn command(&self, process: usize, command: &Command) -> Result<(), LaunchError> {
-        let mut line =
-            serde_json::to_vec(command).map_err(|e| LaunchError::io("cannot write a command", e))?;
-        line.push(b'\n');
-        lock(&self.procs[process].commands)
-            .write_all(&line)
-            .map_err(|e| LaunchError::io(format!("process {process} does not take a line"), e))
-    }
-
-    fn signal(&self, process: usize, signal: Signal) -> Result<(), LaunchError> {
-        // A pidfd never names another process, even after this one has been reaped.
-        sys::pidfd_send_signal(self.procs[process].pidfd.as_fd(), signal.sys())
-            .map_err(|e| LaunchError::io(format!("cannot signal process {process}"), e))
-    }
-
-    fn kill_all(&self) {
-        for process in 0..self.procs.len() {
-            // One that has ended already needs no killing.
-            let _ = self.signal(process, Signal::Kill);
-        }
-    }
-}
-
-impl State {
-    fn places(&mut self, process: usize, dump: std::collections::BTreeMap<usize, String>) {
-        self.procs[process].dumped = true;
-        for (rank, text) in dump {
-            if let Some(rank) = self.ranks.get_mut(rank) {
-                rank.place = Some(text);
-            }
         }
     }
 }
@@ -224,12 +74,9 @@ impl Running {
             procs: procs.iter().map(|_| ProcState::default()).collect(),
             ranks: (0..ranks).map(|_| RankState::default()).collect(),
         };
-        let shared = Arc::new(Shared {
-            owner: launch.owner,
-            procs,
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-        });
+        let first_ranks = placement.iter().filter_map(|ranks| ranks.first().copied()).collect();
+        let (owner, state, changed) = (launch.owner, Mutex::new(state), Condvar::new());
+        let shared = Arc::new(Shared { owner, procs, first_ranks, state, changed });
         let mut live = lock(&LIVE);
         live.retain(|s| s.strong_count() > 0);
         live.push(Arc::downgrade(&shared));
@@ -276,7 +123,7 @@ impl Running {
         &self.id
     }
 
-    /// Sends a signal to a process, and says when (just before), on the clock of [`now_ns`](crate::now_ns).
+    /// Sends a signal to a process, and says when (just before), on the clock of [`now_ns`].
     ///
     /// # Errors
     /// The process has ended.
@@ -358,7 +205,7 @@ impl Running {
     }
 
     /// Waits until the thread of a rank sits in a `Hold` with this gate, and returns the point it is at. A held
-    /// worker thread of the library counts for the first rank of its process.
+    /// worker thread of the library counts for the first rank of its process, and only [`Running::go`] frees it.
     ///
     /// # Errors
     /// No thread is held there by the deadline, or the process has ended.
@@ -604,36 +451,8 @@ impl Running {
     }
 }
 
-/// What every rank has reported about a case.
-pub(crate) type CaseEnds = Vec<(usize, Option<CaseEnd>)>;
-
-/// How a case of the batch stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CaseState {
-    Over,
-    Crashed,
-    Hung,
-}
-
 fn is_gone(sent: &Result<(), LaunchError>) -> bool {
     matches!(sent, Err(LaunchError::Io { source, .. }) if source.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// What the rank said and how its process ended, put together. A rank that ended well in a process that did
-/// not has not ended well.
-fn outcome(end: Option<&End>, exit: Option<Exit>, killed_by_us: bool) -> Outcome {
-    match (end, exit) {
-        (Some(End::Err(text)), _) => Outcome::Err(text.clone()),
-        (Some(End::Skipped(why)), _) => Outcome::Err(format!("skipped: {why}")),
-        (Some(End::Panicked(text)), _) => Outcome::Panicked(text.clone()),
-        (Some(End::Ok(value)), Some(Exit::Code(0))) => Outcome::Ok(value.clone()),
-        // Another rank of the process hung, not this one.
-        (Some(End::Ok(value)), _) if killed_by_us => Outcome::Ok(value.clone()),
-        (None, _) if killed_by_us => Outcome::Hung,
-        (_, Some(Exit::Code(code))) => Outcome::Exited(code),
-        (_, Some(Exit::Signal(signal))) => Outcome::Killed(signal),
-        (_, None) => Outcome::Hung,
-    }
 }
 
 impl Drop for Running {

@@ -13,7 +13,8 @@ use rustix::io::FdFlags;
 use rustix::process::{self as sys, PidfdFlags, Resource, Rlimit};
 
 use super::io::Port;
-use super::running::{Proc, Running};
+use super::running::Running;
+use super::shared::Proc;
 use super::{Launch, LaunchError, Limit};
 use crate::clock::now_ns;
 use crate::proto::{CHILD_VAR, ChildSpec, LAUNCH_VAR};

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::child::{Program, enter};
+use crate::child::{Program, enter, remember_panics};
 use crate::ctx::RankCtx;
 use crate::layout::Layout;
 use crate::outcome::RankResult;
@@ -158,6 +158,7 @@ pub fn main(cases: &[Case], programs: &[Program]) -> ExitCode {
         Ok(args) => args,
         Err(code) => return code,
     };
+    remember_panics();
     match run(cases, &args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),

@@ -1,5 +1,6 @@
 //! Launches: every way in which a rank can end is seen as what it is.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use comm_core::point;
@@ -20,6 +21,8 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "sleeps", run: sleeps },
     Program { name: "talks", run: talks },
     Program { name: "shows", run: shows },
+    Program { name: "forks", run: forks },
+    Program { name: "launches", run: launches },
 ];
 
 /// Passes the first point twice and the second once.
@@ -46,16 +49,25 @@ fn ends(ctx: &RankCtx) -> RankResult {
         },
         // Ends well, and its process badly afterwards.
         Some("late") => {
-            ctx.note("late");
-            std::thread::spawn(|| {
-                std::thread::sleep(Duration::from_millis(100));
-                std::process::exit(3)
-            });
-            std::thread::spawn(|| std::thread::sleep(SOON)).join().map_err(|_| "join")?;
+            exit_after_thread(3);
             done()
         }
         other => Err(format!("no such end: {other:?}").into()),
     }
+}
+
+/// Makes the process exit when this thread has ended, after all that it reports.
+pub fn exit_after_thread(code: i32) {
+    struct Bomb(i32);
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            std::process::exit(self.0);
+        }
+    }
+    thread_local! {
+        static BOMB: RefCell<Option<Bomb>> = const { RefCell::new(None) };
+    }
+    BOMB.set(Some(Bomb(code)));
 }
 
 fn sleeps(ctx: &RankCtx) -> RankResult {
@@ -84,8 +96,34 @@ fn shows(ctx: &RankCtx) -> RankResult {
         "set": std::env::var("TESTKIT_SET").ok(),
         "removed": std::env::var("PATH").ok(),
         "files": files,
+        "user": rustix::process::geteuid().to_string(),
         "seed": ctx.seed(),
     }))
+}
+
+/// Forks a child that holds all its descriptors, and waits.
+fn forks(ctx: &RankCtx) -> RankResult {
+    // SAFETY: the child calls pause and nothing else, which is allowed in the fork of a process with threads.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        loop {
+            // SAFETY: pause has no arguments and touches no memory.
+            unsafe { libc::pause() };
+        }
+    }
+    ctx.note_value("forked", pid);
+    ctx.await_go("on")?;
+    done()
+}
+
+/// Is a launcher itself, and says which launch it has made.
+fn launches(ctx: &RankCtx) -> RankResult {
+    let running = Launch::new("sleeps", 2, Layout::Processes).spawn()?;
+    running.wait_note(0, "ready", SOON)?;
+    running.wait_note(1, "ready", SOON)?;
+    ctx.note_value("launched", running.id());
+    ctx.await_go("on")?;
+    done()
 }
 
 pub fn cases() -> Vec<Case> {
@@ -100,6 +138,14 @@ pub fn cases() -> Vec<Case> {
         Case::launcher("launch", "environment/and/limits", environment_and_limits)
             .layouts(&[Layout::Processes]),
         Case::launcher("launch", "nothing/is/left", nothing_is_left),
+        Case::launcher("launch", "forked/child", forked_child)
+            .worlds(|w| w == 2)
+            .layouts(&[Layout::Processes]),
+        Case::launcher("launch", "dies/with/launcher", dies_with_launcher)
+            .worlds(|w| w == 2)
+            .layouts(&[Layout::Threads]),
+        Case::launcher("launch", "waiting/is/free", waiting_is_free).worlds(|w| w == 4),
+        Case::launcher("launch", "other/user", other_user).worlds(|w| w == 2).layouts(&[Layout::Processes]),
         Case::launcher("launch", "mistakes", mistakes).worlds(|w| w == 2).layouts(&[Layout::Threads]),
     ]
 }
@@ -118,7 +164,8 @@ fn ends_are_told_apart(ctx: &LauncherCtx) -> RankResult {
         ("hang", Outcome::Hung),
         ("panic", Outcome::Panicked(String::new())),
     ] {
-        let launch = ctx.launch("ends").arg(how).limit(Duration::from_millis(300));
+        let limit = if how == "hang" { Duration::from_millis(300) } else { SOON };
+        let launch = ctx.launch("ends").arg(how).limit(limit);
         let running = launch.spawn()?;
         let reports = running.wait(SOON);
         check_eq!(reports.len(), ctx.world());
@@ -138,7 +185,7 @@ fn ends_are_told_apart(ctx: &LauncherCtx) -> RankResult {
         }
         if how == "hang" {
             let detail = reports[1].detail.clone().unwrap_or_default();
-            check!(detail.contains("in ends for 3"), "{detail}");
+            check!(detail.contains("in ends for "), "{detail}");
             let log = running.log(reports[1].process);
             check!(log.contains("rank 1: in ends"), "the watchdog speaks on stderr: {log}");
         }
@@ -308,6 +355,73 @@ fn nothing_is_left(ctx: &LauncherCtx) -> RankResult {
     check!(began.elapsed() < SOON);
     check!(probe::processes_of_launch(&id).is_empty());
     check!(pids.iter().all(|&pid| probe::state_of(pid).is_none()), "they are reaped");
+    done()
+}
+
+/// A forked child holds its parent's pipes open; the parent's end is seen at once all the same, and the child is
+/// ended with the launch.
+fn forked_child(ctx: &LauncherCtx) -> RankResult {
+    let running = ctx.launch("forks").spawn()?;
+    let forked = running.wait_note(0, "forked", SOON)?.value.as_u64().unwrap_or(0) as u32;
+    running.wait_note(1, "forked", SOON)?;
+    running.kill(0)?;
+    check_eq!(running.wait_exit(0, Duration::from_secs(5))?, Exit::Signal(9));
+    check!(probe::state_of(forked).is_some_and(|s| s != 'Z'), "the forked child goes on");
+    let id = running.id().to_string();
+    check!(probe::processes_of_launch(&id).contains(&forked));
+    running.go("on")?;
+    let reports = running.wait(SOON);
+    check_eq!((&reports[0].outcome, &reports[1].outcome), (&Outcome::Killed(9), &Outcome::Ok(Value::Null)));
+    drop(running);
+    gone_soon(&id)
+}
+
+fn dies_with_launcher(_: &LauncherCtx) -> RankResult {
+    let running = Launch::new("launches", 1, Layout::Threads).spawn()?;
+    let note = running.wait_note(0, "launched", SOON)?;
+    let inner = note.value.as_str().unwrap_or_default();
+    check_eq!(probe::processes_of_launch(inner).len(), 2);
+    running.kill(0)?;
+    gone_soon(inner)
+}
+
+/// A killed process needs a moment to go.
+fn gone_soon(id: &str) -> RankResult {
+    let began = Instant::now();
+    while !probe::processes_of_launch(id).is_empty() {
+        check!(began.elapsed() < Duration::from_secs(5), "still there: {:?}", probe::processes_of_launch(id));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    done()
+}
+
+/// What a test measures of a waiting process is the library's, not the testkit's.
+fn waiting_is_free(ctx: &LauncherCtx) -> RankResult {
+    let running = ctx.launch("sleeps").limit(SOON).spawn()?;
+    (0..ctx.world()).try_for_each(|r| running.wait_note(r, "ready", SOON).map(drop))?;
+    let used = || running.pids().iter().map(|&pid| probe::cpu_time(Some(pid))).sum::<Result<Duration, _>>();
+    // The threads need a moment from the note to their sleep.
+    std::thread::sleep(Duration::from_millis(50));
+    let before = used()?;
+    std::thread::sleep(Duration::from_millis(300));
+    let cost = used()? - before;
+    check!(cost < Duration::from_micros(300), "{cost:?} in 300 ms");
+    running.go("on")?;
+    check!(running.wait(SOON).iter().all(|r| r.outcome.is_ok()));
+    done()
+}
+
+fn other_user(ctx: &LauncherCtx) -> RankResult {
+    if !rustix::process::geteuid().is_root() {
+        return Err(comm_testkit::Skip::because("only root can start a process of another user"));
+    }
+    let running = ctx.launch("shows").uid(65534).spawn()?;
+    let reports = running.wait(SOON);
+    check!(reports.iter().all(|r| r.outcome.is_ok()), "{reports:?}");
+    for r in &reports {
+        let Outcome::Ok(value) = &r.outcome else { continue };
+        check_eq!(value["user"], json!("65534"));
+    }
     done()
 }
 
