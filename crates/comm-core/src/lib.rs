@@ -39,7 +39,7 @@ pub use error::{Error, Result};
 pub use wait::Deadline;
 
 /// The fault points of this crate; see [`points`].
-#[cfg(feature = "points")]
+#[cfg(not(loom))]
 pub const POINTS: &[&str] = &[
     "join.begin",
     "join.bound",

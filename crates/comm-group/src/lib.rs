@@ -45,7 +45,6 @@ pub use reduce::ReduceOp;
 pub use shard::{replicate_to_shard, shard_sizes};
 
 /// The fault points of this crate; see [`comm_core::points`].
-#[cfg(feature = "points")]
 pub const POINTS: &[&str] = &[
     "group.made",
     "group.described",

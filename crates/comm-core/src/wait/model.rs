@@ -52,7 +52,7 @@ impl Patience {
 }
 
 #[cfg(test)]
-mod models {
+mod loom_models {
     use super::*;
     use crate::wait::sync::{AtomicU64, Ordering, fence};
     use crate::wait::{Bell, Cell, ParkWord, Unmet, Waiter, rendezvous, until};

@@ -1,0 +1,41 @@
+//! Tests of several ranks: threads, processes or both, faults at named points, oracles, and the runner.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`main`], [`Case`] | the runner that a crate's `multirank` test target registers its cases with |
+//! | [`Launch`], [`Running`] | starts ranks as child processes and watches, stops, kills them |
+//! | [`RankCtx`] | what a rank program gets |
+//! | [`fault`] | panics, exits, signals, delays and holds at the library's named points |
+//! | [`sim`] | streams and events with a queue and gates, so that order is shown and not assumed |
+//! | [`oracle`] | serial answers to compare with |
+//! | [`values`] | values that name their origin, random bytes, strided shapes |
+//! | [`probe`] | what can be seen of processes from outside |
+//!
+//! A test target is registered in `Cargo.toml` with `harness = false`, and its `main` is one call of
+//! [`main`](main()).
+//!
+//! Not here yet: conformance suites generic over the library's traits.
+
+mod child;
+mod clock;
+mod ctx;
+pub mod fault;
+mod launch;
+mod layout;
+pub mod oracle;
+mod outcome;
+pub mod probe;
+mod proto;
+mod runner;
+pub mod sim;
+mod sync;
+mod teams;
+pub mod values;
+
+pub use child::{Program, child_main};
+pub use clock::now_ns;
+pub use ctx::RankCtx;
+pub use launch::{Launch, LaunchError, Limit, Running, Signal};
+pub use layout::Layout;
+pub use outcome::{Exit, Note, Outcome, RankReport, RankResult, Skip, done};
+pub use runner::{Case, Kind, LauncherCtx, Row, Status, main};
