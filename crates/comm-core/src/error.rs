@@ -271,6 +271,20 @@ impl Error {
     }
 }
 
+impl Error {
+    /// The place to say where, for whoever knows it.
+    pub(crate) fn at_mut(&mut self) -> Option<&mut At> {
+        match self {
+            Error::PeerLost { at, .. }
+            | Error::PeerLeft { at, .. }
+            | Error::Aborted { at, .. }
+            | Error::Timeout { at, .. }
+            | Error::Mismatch { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+}
+
 struct List<'a>(&'a [usize]);
 
 impl fmt::Display for List<'_> {

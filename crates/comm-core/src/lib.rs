@@ -11,20 +11,47 @@
 //! | [`error`] | what can go wrong, said once |
 //! | [`config`] | every default and its environment variable |
 
+#[cfg(not(loom))]
 pub mod config;
+#[cfg(not(loom))]
 pub mod device;
+#[cfg(not(loom))]
 pub mod error;
+#[cfg(not(loom))]
 pub mod hub;
+#[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
 pub mod points;
+#[cfg(not(loom))]
 pub mod shm;
+#[cfg(not(loom))]
 pub mod team;
+#[cfg(not(loom))]
 pub mod tensor;
 pub mod wait;
+#[cfg(not(loom))]
 pub mod wire;
 
+#[cfg(not(loom))]
 pub use error::{Error, Result};
+#[cfg(not(loom))]
 pub use wait::Deadline;
 
 /// The fault points of this crate; see [`points`].
 #[cfg(feature = "points")]
-pub const POINTS: &[&str] = &[];
+pub const POINTS: &[&str] = &[
+    "join.begin",
+    "join.bound",
+    "join.connected",
+    "join.asked",
+    "host.complete",
+    "host.welcoming",
+    "join.welcomed",
+    "link.connect",
+    "join.linked",
+    "join.met",
+    "barrier.begun",
+    "barrier.met",
+    "leave",
+];

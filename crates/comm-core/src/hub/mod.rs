@@ -1,1 +1,320 @@
-//! hub
+//! The hub of a process: its names, its links to other processes, and the threads that watch and serve.
+//!
+//! There is one hub per process, made at first use, and it lasts as long as the process. It runs two threads.
+//! `comm-life` holds the *life word* that tells peers, through the kernel, when this process is gone, and sleeps until
+//! one of theirs does. `comm-reactor` serves sockets and wakes the tasks of async waits.
+//!
+//! A peer is known by its [`Nonce`]. What a peer needs of this process (the life word, the bell of its reactor, its
+//! segments) is pushed over a link when the two first meet or when it comes to be; nothing is ever pulled.
+//!
+//! After `fork` a child has no hub: calls return [`Error::Forked`], and what it inherited does nothing when dropped.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::event::epoll::EventFlags;
+
+use crate::config;
+use crate::error::{Error, Result};
+use crate::shm::{Access, Arena, Budget, Segment, fork};
+use crate::team::registry::Registry;
+use crate::wait::Deadline;
+
+pub(crate) mod hello;
+mod identity;
+mod link;
+mod liveness;
+pub(crate) mod names;
+mod peer;
+pub(crate) mod reactor;
+mod refuse;
+mod robust;
+pub(crate) mod socket;
+
+pub use identity::{Instance, Nonce};
+use link::{Incoming, Outgoing, PidfdSource};
+use liveness::Liveness;
+use names::{Address, Namespace};
+pub(crate) use peer::Peer;
+use reactor::{Keep, Reactor, Source};
+use refuse::{Call, refused};
+use socket::Listener;
+
+/// What is known of another process.
+enum Known {
+    /// It has introduced itself and lives.
+    Alive(Arc<Peer>),
+    /// It is dead. Nonces do not come again.
+    Dead,
+}
+
+/// The hub of this process.
+pub struct Hub {
+    nonce: Nonce,
+    boot: [u8; 16],
+    instance: Instance,
+    namespace: Namespace,
+    address_text: String,
+    reactor: Reactor,
+    liveness: Arc<Liveness>,
+    links: Mutex<HashMap<Nonce, Arc<Outgoing>>>,
+    peers: Mutex<HashMap<Nonce, Known>>,
+    peers_changed: Condvar,
+    tensors: OnceLock<Arena>,
+    windows: OnceLock<Arena>,
+    budget: Budget,
+    pub(crate) teams: Registry,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub")
+            .field("nonce", &self.nonce)
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}
+
+static HUB: Mutex<Option<Arc<Hub>>> = Mutex::new(None);
+
+impl Hub {
+    /// The hub of this process, made now if need be.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child; [`Error::InvalidArgument`] for a variable that cannot be used;
+    /// [`Error::Io`] if the system refuses a thread, a socket or shared memory.
+    pub fn get() -> Result<Arc<Hub>> {
+        if fork::is_forked() {
+            return Err(Error::Forked);
+        }
+        let mut slot = HUB.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = &*slot {
+            return Ok(hub.clone());
+        }
+        let hub = Hub::start()?;
+        *slot = Some(hub.clone());
+        Ok(hub)
+    }
+
+    fn start() -> Result<Arc<Hub>> {
+        config::check()?;
+        fork::arm();
+        let instance = Instance::detect()?;
+        let namespace = Namespace::new(&instance.id)?;
+        let nonce = Nonce::draw()?;
+        let address = namespace.address("hub", &nonce.to_string())?;
+        let listener = namespace
+            .claim(&address)?
+            .ok_or_else(|| Error::io("binding the hub's socket", rustix::io::Errno::ADDRINUSE))?;
+        let hub_slot: Arc<OnceLock<std::sync::Weak<Hub>>> = Arc::default();
+        let slot = hub_slot.clone();
+        let liveness = Liveness::start(move |nonce| {
+            if let Some(hub) = slot.get().and_then(std::sync::Weak::upgrade) {
+                hub.peer_died(nonce);
+            }
+        })?;
+        let hub = Arc::new(Hub {
+            nonce,
+            boot: identity::boot_id()?,
+            instance,
+            namespace,
+            address_text: nonce.to_string(),
+            reactor: Reactor::new()?,
+            liveness,
+            links: Mutex::default(),
+            peers: Mutex::default(),
+            peers_changed: Condvar::new(),
+            tensors: OnceLock::new(),
+            windows: OnceLock::new(),
+            budget: Budget::from_config()?,
+            teams: Registry::default(),
+        });
+        let _ = hub_slot.set(Arc::downgrade(&hub));
+        let door = Arc::new(Door { listener, hub: Arc::downgrade(&hub) });
+        hub.reactor.add(hub.reactor.token(), &door.listener, EventFlags::IN, door.clone())?;
+        let served = hub.clone();
+        std::thread::Builder::new()
+            .name("comm-reactor".into())
+            .spawn(move || served.reactor.run(|| served.teams.wake_tasks()))
+            .map_err(|e| Error::io("starting the reactor thread", e))?;
+        Ok(hub)
+    }
+
+    /// This process's nonce.
+    pub fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+
+    /// The scope of this process's names.
+    pub fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// The arena of tensors: peers may read it.
+    ///
+    /// # Errors
+    /// None yet; the arena grows at its first allocation.
+    pub fn tensors(self: &Arc<Self>) -> &Arena {
+        self.tensors.get_or_init(|| self.arena(Access::ReadOnly))
+    }
+
+    /// The arena of windows: peers may read and write it.
+    pub fn windows(self: &Arc<Self>) -> &Arena {
+        self.windows.get_or_init(|| self.arena(Access::ReadWrite))
+    }
+
+    fn arena(self: &Arc<Self>, access: Access) -> Arena {
+        let hub = Arc::downgrade(self);
+        Arena::new(access, self.budget.clone(), move |segment| {
+            if let Some(hub) = hub.upgrade() {
+                hub.push_everywhere(segment);
+            }
+        })
+    }
+
+    pub(crate) fn boot(&self) -> [u8; 16] {
+        self.boot
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    pub(crate) fn reactor(&self) -> &Reactor {
+        &self.reactor
+    }
+
+    /// The name under which this process's hub can be found.
+    pub(crate) fn hub_name(&self) -> &str {
+        &self.address_text
+    }
+
+    /// The segments that a new peer must be given.
+    fn segments(&self) -> Vec<Arc<Segment>> {
+        [&self.tensors, &self.windows]
+            .into_iter()
+            .filter_map(OnceLock::get)
+            .flat_map(Arena::segments)
+            .collect()
+    }
+
+    fn push_everywhere(&self, segment: &Arc<Segment>) {
+        // With the links locked, so that a link that is being made either sees the segment in `segments` or is here.
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        for link in links.values() {
+            if let Err(error) = link.push_segment(segment) {
+                tracing::error!(%error, "a segment could not be pushed");
+            }
+        }
+    }
+
+    /// Makes sure that a peer gets what it needs of this process; `false` if the peer is dead.
+    pub(crate) fn link_to(self: &Arc<Self>, nonce: Nonce, hub_name: &str) -> Result<bool> {
+        let address: Address = self.namespace.address("hub", hub_name)?;
+        if !link::ensure(self, nonce, &address)? {
+            self.peer_died(nonce);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// The peer, once it has introduced itself; `Ok(None)` if it is dead, `Err(())` if it has not come by the deadline.
+    pub(crate) fn await_peer(&self, nonce: Nonce, deadline: Deadline) -> Result<Option<Arc<Peer>>, ()> {
+        let mut peers = self.peers();
+        loop {
+            match peers.get(&nonce) {
+                Some(Known::Alive(peer)) => return Ok(Some(peer.clone())),
+                Some(Known::Dead) => return Ok(None),
+                None => {}
+            }
+            let left = deadline.remaining();
+            if left.is_zero() {
+                return Err(());
+            }
+            peers = self.peers_changed.wait_timeout(peers, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A peer has introduced itself.
+    fn peer_arrived(self: &Arc<Self>, peer: Arc<Peer>) -> Result<()> {
+        let nonce = peer.nonce();
+        if nonce == self.nonce {
+            return Err(Error::bad_peer("a link from this process's own nonce"));
+        }
+        {
+            let mut peers = self.peers();
+            match peers.get(&nonce) {
+                None => {}
+                Some(Known::Alive(_)) => return Err(Error::bad_peer(format!("a second link from {nonce}"))),
+                Some(Known::Dead) => return Ok(()),
+            }
+            peers.insert(nonce, Known::Alive(peer.clone()));
+        }
+        self.liveness.watch_peer(nonce, peer.life());
+        self.watch_pid(&peer);
+        self.peers_changed.notify_all();
+        Ok(())
+    }
+
+    /// The second line: a pidfd, where the peer's pid can be named and the call is allowed.
+    fn watch_pid(self: &Arc<Self>, peer: &Peer) {
+        if refused(Call::PidfdOpen) {
+            return;
+        }
+        let Some(pid) = peer.pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) else { return };
+        let Ok(fd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+        let source = Arc::new(PidfdSource { fd, peer: peer.nonce(), hub: Arc::downgrade(self) });
+        let added = self.reactor.add(self.reactor.token(), &source.fd, EventFlags::IN, source.clone());
+        if let Err(error) = added {
+            tracing::warn!(%error, "a peer's pidfd cannot be watched");
+        }
+    }
+
+    /// A peer's process is gone: called by whoever notices first, harmless after that.
+    pub(crate) fn peer_died(&self, nonce: Nonce) {
+        let before = self.peers().insert(nonce, Known::Dead);
+        if let Some(Known::Alive(peer)) = before {
+            peer.mark_dead();
+        } else if matches!(before, Some(Known::Dead)) {
+            return;
+        }
+        self.peers_changed.notify_all();
+        self.liveness.forget_peer(nonce);
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).remove(&nonce);
+        self.teams.process_died(nonce);
+    }
+
+    fn peers(&self) -> MutexGuard<'_, HashMap<Nonce, Known>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The hub's own socket: peers connect here to make their link to this process.
+struct Door {
+    listener: Listener,
+    hub: std::sync::Weak<Hub>,
+}
+
+impl Source for Door {
+    fn ready(&self, _token: u64) -> Keep {
+        let Some(hub) = self.hub.upgrade() else { return Keep::No };
+        loop {
+            match self.listener.accept() {
+                Ok(Some(socket)) => {
+                    let link = Arc::new(Incoming::new(socket, &hub));
+                    let flags = EventFlags::IN | EventFlags::RDHUP;
+                    let fd = link.socket().as_fd();
+                    if let Err(error) = hub.reactor.add(hub.reactor.token(), &fd, flags, link.clone()) {
+                        tracing::warn!(%error, "a link cannot be watched");
+                    }
+                }
+                Ok(None) => return Keep::Yes,
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a link failed");
+                    return Keep::Yes;
+                }
+            }
+        }
+    }
+}

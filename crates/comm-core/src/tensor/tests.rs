@@ -37,8 +37,12 @@ unsafe impl SharedBytes for FakeShared {
 }
 
 pub(super) fn fake_shared(bytes: &[u8], writable: bool) -> Box<FakeShared> {
-    let leaked: &'static mut [u8] = bytes.to_vec().leak();
-    Box::new(FakeShared { start: NonNull::from(&mut *leaked).cast(), len: leaked.len(), writable })
+    // Words, for blocks are aligned; a `Vec<u8>` need not be.
+    let leaked: &'static mut [u128] = vec![0; bytes.len().div_ceil(16)].leak();
+    let start = NonNull::from(leaked).cast::<u8>();
+    // SAFETY: the words have room for as many bytes, and nobody else has them.
+    unsafe { start.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+    Box::new(FakeShared { start, len: bytes.len(), writable })
 }
 
 fn import(bytes: &[u8], dtype: DType, shape: &[usize]) -> Tensor {

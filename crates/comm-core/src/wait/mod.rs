@@ -1,5 +1,34 @@
-//! The one way to wait.
+//! The one way to wait, for threads and tasks, within a process and between processes.
+//!
+//! Nobody sleeps on the word he waits for. A [`Cell`] holds a value and a mask of waiters. A waiter spins a little
+//! while there is a core for everybody, yields, enters its bit into the mask, fences, looks again, and sleeps on its
+//! own [`ParkWord`]. Whoever changes a cell stores, fences, takes the mask, and wakes the park words of those in it.
+//! Ending a team wakes all of its park words, so one failure wakes everyone whatever they wait for.
+//!
+//! A process with async waiters is one more bit of the mask: the writer marks the cell's bucket in that process's
+//! bitmap and writes its eventfd, and the process's reactor wakes the tasks of that bucket.
+//!
+//! The same code is checked by loom: `cargo xtask test --loom`.
 
+mod blocking;
+mod cell;
+#[cfg(not(loom))]
 mod deadline;
+#[cfg(not(loom))]
+pub(crate) mod futex;
+#[cfg(loom)]
+mod model;
+mod park;
+#[cfg(not(loom))]
+mod patience;
+pub(crate) mod rendezvous;
+mod sync;
 
+#[cfg(not(loom))]
 pub use deadline::Deadline;
+
+pub(crate) use blocking::{Unmet, Waiter, until};
+pub use cell::{Bell, Cell, SLOTS};
+pub use park::ParkWord;
+#[cfg(not(loom))]
+pub(crate) use patience::{Next, Patience};

@@ -1,0 +1,102 @@
+//! Who a process is, and with whom it may meet.
+
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config;
+use crate::error::{Error, Result};
+
+/// A process, by 128 random bits that its hub draws: pids are reused and differ between namespaces.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Nonce([u8; 16]);
+
+impl Nonce {
+    /// Draws a new one.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system gives no random bytes.
+    pub fn draw() -> Result<Nonce> {
+        let mut bytes = [0; 16];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
+                .map_err(|e| Error::io("drawing a process nonce", e))?;
+        }
+        Ok(Nonce(bytes))
+    }
+
+    pub(crate) fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Nonce {
+        Nonce(bytes)
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Nonce({self})")
+    }
+}
+
+/// The scope of all names, and whether processes other than this one can be in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// The scope itself.
+    pub id: String,
+    /// Where it comes from, for error messages.
+    pub source: &'static str,
+    /// False if the scope is this process's pid: then only its own threads can meet.
+    pub shared: bool,
+}
+
+impl Instance {
+    /// Reads `COMM_INSTANCE_ID`, else the launcher's job id, else takes the pid.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the variable is set but empty.
+    pub fn detect() -> Result<Instance> {
+        if let Some(id) = config::text(config::INSTANCE_ID)? {
+            return Ok(Instance { id, source: config::INSTANCE_ID.name, shared: true });
+        }
+        let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+        for source in ["TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"] {
+            if let Some(id) = var(source) {
+                return Ok(Instance { id: format!("{source}={id}"), source, shared: true });
+            }
+        }
+        if let Some(job) = var("SLURM_JOB_ID") {
+            let step = var("SLURM_STEP_ID").unwrap_or_default();
+            return Ok(Instance { id: format!("slurm={job}.{step}"), source: "SLURM_JOB_ID", shared: true });
+        }
+        Ok(Instance { id: format!("pid={}", std::process::id()), source: "the pid", shared: false })
+    }
+}
+
+/// The boot of this host: two processes with the same one, that can pass each other a descriptor, share it.
+pub(crate) fn boot_id() -> Result<[u8; 16]> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(PATH).map_err(|e| Error::io(format!("reading {PATH}"), e))?;
+    let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let mut id = [0; 16];
+    if hex.len() != 32 {
+        return Err(Error::io(
+            format!("reading {PATH}"),
+            io::Error::other(format!("unexpected text {text:?}")),
+        ));
+    }
+    for (byte, pair) in id.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
+        let digits = std::str::from_utf8(pair).unwrap_or("00");
+        *byte = u8::from_str_radix(digits, 16).unwrap_or(0);
+    }
+    Ok(id)
+}

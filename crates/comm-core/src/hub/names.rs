@@ -1,0 +1,159 @@
+//! Names of hubs and teams: Unix socket addresses that the kernel frees with their last holder.
+//!
+//! Binding is the lock: of those who want a name one gets it. Abstract addresses vanish with the processes that
+//! hold them; with `COMM_RUNTIME_DIR` they are files in that folder, and a dead one is swept under the folder's lock.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use sha2::{Digest, Sha256};
+
+use super::socket::{self, Listener};
+use crate::config;
+use crate::error::{Error, Result};
+
+/// Room for an address: what `sockaddr_un` holds, less its terminator.
+const ADDRESS_ROOM: usize = 107;
+
+/// Where names live.
+#[derive(Debug, Clone)]
+pub(crate) struct Namespace {
+    instance: String,
+    folder: Option<PathBuf>,
+}
+
+/// A name as a socket address.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    socket: SocketAddrUnix,
+    text: String,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({})", self.text)
+    }
+}
+
+impl Address {
+    pub(crate) fn socket(&self) -> &SocketAddrUnix {
+        &self.socket
+    }
+}
+
+impl Namespace {
+    /// The namespace of `instance`, as the configuration says.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `COMM_RUNTIME_DIR` is not a folder of this user with mode 0700.
+    pub(crate) fn new(instance: &str) -> Result<Namespace> {
+        let folder = config::runtime_dir()?;
+        if let Some(folder) = &folder {
+            check_folder(folder)?;
+        }
+        let space = Namespace { instance: instance.to_string(), folder };
+        space.sweep()?;
+        Ok(space)
+    }
+
+    /// The address of a name of some kind (`hub`, `team`). Long names are hashed; joins carry the full name too.
+    pub(crate) fn address(&self, kind: &str, name: &str) -> Result<Address> {
+        let uid = rustix::process::geteuid().as_raw();
+        let full = format!("comm/{uid}/{}/{kind}/{name}", self.instance);
+        let digest = || {
+            let hash = Sha256::digest(full.as_bytes());
+            hash.iter().take(16).map(|b| format!("{b:02x}")).collect::<String>()
+        };
+        let (socket, text) = match &self.folder {
+            None => {
+                let abstract_name = if full.len() < ADDRESS_ROOM {
+                    full.clone()
+                } else {
+                    format!("comm/{uid}/#{}", digest())
+                };
+                (SocketAddrUnix::new_abstract_name(abstract_name.as_bytes()), format!("@{abstract_name}"))
+            }
+            Some(folder) => {
+                let path = folder.join(format!("{kind}-{}", digest()));
+                (SocketAddrUnix::new(&path), path.display().to_string())
+            }
+        };
+        let socket = socket.map_err(|e| Error::io(format!("making the socket address {text}"), e))?;
+        Ok(Address { socket, text })
+    }
+
+    /// Binds and listens; `None` if a live process holds the name.
+    pub(crate) fn claim(&self, address: &Address) -> Result<Option<Listener>> {
+        let _lock = self.lock()?;
+        if let Some(folder) = &self.folder {
+            remove_if_dead(&folder.join(file_name(&address.text)));
+        }
+        match socket::listen(address) {
+            Ok(listener) => Ok(Some(listener)),
+            Err(Errno::ADDRINUSE) => Ok(None),
+            Err(e) => Err(Error::io(format!("binding the socket {address}"), e)),
+        }
+    }
+
+    /// Removes the socket files that nobody listens on any more.
+    fn sweep(&self) -> Result<()> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let _lock = self.lock()?;
+        let entries =
+            std::fs::read_dir(folder).map_err(|e| Error::io(format!("reading {}", folder.display()), e))?;
+        for entry in entries.flatten() {
+            remove_if_dead(&entry.path());
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<Option<OwnedFd>> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let what = || format!("locking {}", folder.display());
+        let fd = fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| Error::io(what(), e))?;
+        fs::flock(&fd, FlockOperation::LockExclusive).map_err(|e| Error::io(what(), e))?;
+        Ok(Some(fd))
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Removes a socket file whose listener is gone. Called with the folder's lock, so nobody is between bind and listen.
+fn remove_if_dead(path: &Path) {
+    let Ok(found) = fs::lstat(path) else { return };
+    if fs::FileType::from_raw_mode(found.st_mode) != fs::FileType::Socket {
+        return;
+    }
+    let Ok(address) = SocketAddrUnix::new(path) else { return };
+    if matches!(socket::connect_raw(&address), Err(Errno::CONNREFUSED)) {
+        let _ = fs::unlink(path);
+    }
+}
+
+fn check_folder(folder: &Path) -> Result<()> {
+    let refuse = |why: String| Error::invalid("COMM_RUNTIME_DIR", format!("{}: {why}", folder.display()));
+    let found = fs::lstat(folder).map_err(|e| refuse(e.to_string()))?;
+    if fs::FileType::from_raw_mode(found.st_mode) != fs::FileType::Directory {
+        return Err(refuse("it is not a directory".into()));
+    }
+    if found.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(refuse(format!("it belongs to uid {}, not to this user", found.st_uid)));
+    }
+    if found.st_mode & 0o777 != 0o700 {
+        return Err(refuse(format!("its mode is {:o}, it must be 700", found.st_mode & 0o777)));
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Another process, as seen from this one.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::identity::Nonce;
+use super::liveness::LifeWord;
+use crate::error::PeerState;
+use crate::shm::Segment;
+use crate::wait::Deadline;
+
+/// What a peer has pushed over its link: its life word, its bell, its segments.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    nonce: Nonce,
+    pid: Option<u32>,
+    life: Arc<LifeWord>,
+    bell: OwnedFd,
+    segments: Mutex<HashMap<u64, Arc<Segment>>>,
+    changed: Condvar,
+    dead: AtomicBool,
+}
+
+impl Peer {
+    pub(super) fn new(nonce: Nonce, pid: Option<u32>, life: Arc<LifeWord>, bell: OwnedFd) -> Peer {
+        Peer {
+            nonce,
+            pid,
+            life,
+            bell,
+            segments: Mutex::default(),
+            changed: Condvar::new(),
+            dead: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+
+    pub(super) fn life(&self) -> Arc<LifeWord> {
+        self.life.clone()
+    }
+
+    /// Its pid, where this process's pid namespace shows it.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
+    /// Wakes the peer's reactor.
+    pub(crate) fn ring(&self) {
+        ring(&self.bell);
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    pub(super) fn mark_dead(&self) {
+        self.dead.store(true, Ordering::Release);
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Takes a segment that the peer pushed; `false` if it pushes one id twice.
+    pub(super) fn add_segment(&self, segment: Segment) -> bool {
+        let id = segment.id();
+        let fresh = self.lock().insert(id, Arc::new(segment)).is_none();
+        self.changed.notify_all();
+        fresh
+    }
+
+    pub(super) fn segment_count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// A segment of the peer. It is pushed before anything in it is spoken of, but over a socket: it may be on its way.
+    /// `None` if it has not come by the deadline, or the peer is dead and it never will.
+    pub(crate) fn segment(&self, id: u64, deadline: Deadline) -> Option<Arc<Segment>> {
+        let mut segments = self.lock();
+        loop {
+            if let Some(segment) = segments.get(&id) {
+                return Some(segment.clone());
+            }
+            let left = deadline.remaining();
+            if self.is_dead() || left.is_zero() {
+                return None;
+            }
+            segments = self.changed.wait_timeout(segments, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// What the peer's process is doing, as far as /proc tells.
+    pub(crate) fn state(&self) -> PeerState {
+        self.pid.map_or(PeerState::Unknown, process_state)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Segment>>> {
+        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds one to an eventfd. It can only refuse when it is full, and then its owner has been told already.
+pub(super) fn ring(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+/// Whether a process is stopped. Its threads are stopped one by one, the first of them is the one that is looked at.
+fn process_state(pid: u32) -> PeerState {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return PeerState::Unknown };
+    // The name in parentheses may contain anything, so the state is what follows the last one.
+    match stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next()) {
+        Some('T' | 't') => PeerState::Stopped,
+        Some(_) => PeerState::NotArrived,
+        None => PeerState::Unknown,
+    }
+}

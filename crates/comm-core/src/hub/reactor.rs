@@ -1,0 +1,234 @@
+//! The thread that serves sockets, wakes tasks, and knows the next deadline of a task.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, epoll};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use super::peer::ring;
+use crate::error::{Error, Result};
+
+/// What a source has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Go on watching it.
+    Yes,
+    /// It is done: forget it, and close what it holds.
+    No,
+}
+
+/// Something with a descriptor that the reactor watches.
+pub(crate) trait Source: Send + Sync {
+    /// Called on the reactor thread when the descriptor is ready. Must not block.
+    fn ready(&self, token: u64) -> Keep;
+}
+
+const BELL: u64 = 0;
+/// While tasks have deadlines the reactor looks up this often, to notice that it did not run (see `wait::patience`).
+const SLICE: Duration = Duration::from_millis(200);
+const STOPPED: Duration = Duration::from_millis(250);
+
+/// The deadline of a task. It has come when the reactor says so, not when the task reads a clock: the reactor knows
+/// about time in which this process was stopped.
+pub(crate) struct Timer {
+    token: u64,
+    at: Mutex<Instant>,
+    waker: Mutex<Waker>,
+    fired: AtomicBool,
+}
+
+impl Timer {
+    /// Whether the deadline has come.
+    pub(crate) fn has_fired(&self) -> bool {
+        self.fired.load(Ordering::Acquire)
+    }
+
+    /// Wakes another task from now on.
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone_from(waker);
+    }
+
+    fn key(&self) -> (Instant, u64) {
+        (*self.at.lock().unwrap_or_else(PoisonError::into_inner), self.token)
+    }
+}
+
+type Timers = BTreeMap<(Instant, u64), Arc<Timer>>;
+
+/// The reactor of a hub.
+pub(crate) struct Reactor {
+    epoll: OwnedFd,
+    bell: OwnedFd,
+    next_token: AtomicU64,
+    sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
+    timers: Mutex<Timers>,
+}
+
+impl Reactor {
+    pub(super) fn new() -> Result<Reactor> {
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::io("making an epoll", e))?;
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::io("making an eventfd", e))?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
+            .map_err(|e| Error::io("watching an eventfd", e))?;
+        Ok(Reactor {
+            epoll,
+            bell,
+            next_token: AtomicU64::new(BELL + 1),
+            sources: Mutex::default(),
+            timers: Mutex::default(),
+        })
+    }
+
+    /// The eventfd that peers write.
+    pub(super) fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// Wakes the reactor: a task's cell may have changed.
+    pub(crate) fn ring(&self) {
+        ring(&self.bell);
+    }
+
+    /// A token for a source that is about to be added.
+    pub(crate) fn token(&self) -> u64 {
+        self.next_token.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Watches a descriptor, which must live as long as the source, until the source says [`Keep::No`].
+    pub(crate) fn add(
+        &self,
+        token: u64,
+        fd: &impl AsFd,
+        flags: epoll::EventFlags,
+        source: Arc<dyn Source>,
+    ) -> Result<()> {
+        self.sources().insert(token, source);
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags).map_err(|e| {
+            self.sources().remove(&token);
+            Error::io("watching a socket", e)
+        })
+    }
+
+    /// Forgets a source; its descriptor leaves the epoll when it is closed.
+    pub(crate) fn remove(&self, token: u64) {
+        self.sources().remove(&token);
+    }
+
+    /// Wakes a task at a moment, unless disarmed before.
+    pub(crate) fn arm(&self, at: Instant, waker: &Waker) -> Arc<Timer> {
+        let timer = Arc::new(Timer {
+            token: self.token(),
+            at: Mutex::new(at),
+            waker: Mutex::new(waker.clone()),
+            fired: AtomicBool::new(false),
+        });
+        let first = {
+            let mut timers = self.timers();
+            timers.insert(timer.key(), timer.clone());
+            timers.keys().next() == Some(&timer.key())
+        };
+        if first {
+            self.ring();
+        }
+        timer
+    }
+
+    /// Takes a timer back.
+    pub(crate) fn disarm(&self, timer: &Timer) {
+        let mut timers = self.timers();
+        timers.remove(&timer.key());
+    }
+
+    /// Serves for ever. `on_bell` is called after each ring.
+    pub(super) fn run(&self, on_bell: impl Fn()) {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            let now = Instant::now();
+            let next = self.timers().keys().next().map(|(at, _)| at.saturating_duration_since(now));
+            let asked = next.map(|next| next.min(SLICE));
+            let timeout =
+                asked.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the reactor's epoll failed");
+                    std::thread::sleep(SLICE);
+                }
+            }
+            if let Some(asked) = asked {
+                let over = now.elapsed().saturating_sub(asked);
+                if over > STOPPED {
+                    self.postpone(over);
+                }
+            }
+            for event in &events {
+                match event.data.u64() {
+                    BELL => {
+                        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+                        guarded(&on_bell);
+                    }
+                    token => self.serve(token),
+                }
+            }
+            self.fire();
+        }
+    }
+
+    fn serve(&self, token: u64) {
+        let Some(source) = self.sources().get(&token).cloned() else { return };
+        let mut keep = Keep::No;
+        guarded(|| keep = source.ready(token));
+        if keep == Keep::No {
+            self.remove(token);
+        }
+    }
+
+    /// Wakes the tasks whose deadline has come.
+    fn fire(&self) {
+        let due = {
+            let mut timers = self.timers();
+            let later = timers.split_off(&(Instant::now(), u64::MAX));
+            std::mem::replace(&mut *timers, later)
+        };
+        for timer in due.into_values() {
+            timer.fired.store(true, Ordering::Release);
+            let waker = timer.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            guarded(|| waker.wake());
+        }
+    }
+
+    /// Moves every deadline by time in which this process did not run.
+    fn postpone(&self, by: Duration) {
+        let mut timers = self.timers();
+        for timer in std::mem::take(&mut *timers).into_values() {
+            *timer.at.lock().unwrap_or_else(PoisonError::into_inner) += by;
+            timers.insert(timer.key(), timer);
+        }
+        tracing::info!(?by, "this process did not run for a while; deadlines are moved by as much");
+    }
+
+    fn sources(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Source>>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timers(&self) -> MutexGuard<'_, Timers> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A waker is the user's code: its panic is its own.
+pub(crate) fn guarded(call: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(call)).is_err() {
+        tracing::error!("a waker panicked; the reactor goes on");
+    }
+}

@@ -1,0 +1,38 @@
+//! Who answers for the name of a live team.
+
+use std::sync::{Arc, Weak};
+
+use super::desk::{Clerk, Desk, Visitor};
+use super::messages::{Answer, Request};
+use super::shared::TeamShared;
+use crate::error::Result;
+use crate::hub::socket::Listener;
+
+/// Answers that the name is in use, as long as it is.
+pub(super) struct NameGuard(Weak<TeamShared>);
+
+impl NameGuard {
+    /// Holds the name, by a duplicate of its socket, until the team is dropped in this process.
+    pub(super) fn open(team: &Arc<TeamShared>, listener: Listener) -> Result<()> {
+        let guard = Arc::new(NameGuard(Arc::downgrade(team)));
+        team.set_name_guard(Desk::open(team.hub(), listener, guard)?);
+        Ok(())
+    }
+}
+
+impl Clerk for NameGuard {
+    fn asked(&self, _visitor: &Arc<Visitor>, request: Request) -> Option<Answer> {
+        let Request::Join { rank, .. } = request else { return Some(Answer::Later) };
+        let Some(team) = self.0.upgrade() else { return Some(Answer::Later) };
+        let rank = rank as usize;
+        // A rank that was in the team and is no more comes for the next one of that name.
+        let free = rank < team.size() && (team.control().left_after(rank).is_some() || team.is_gone(rank));
+        Some(if free { Answer::Later } else { Answer::InUse })
+    }
+
+    fn gone(&self, _visitor: &Visitor) {}
+
+    fn is_open(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}

@@ -1,0 +1,251 @@
+//! Joining a team, from the side of one rank.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::control::{Control, TeamId};
+use super::guard::NameGuard;
+use super::host::Host;
+use super::messages::{Answer, Request, Welcome};
+use super::shared::TeamShared;
+use crate::error::{At, Error, Missing, PeerState, Result};
+use crate::hub::Hub;
+use crate::hub::hello::{self, Purpose};
+use crate::hub::names::Address;
+use crate::hub::socket::{self, Listener, Packet, Socket};
+use crate::point;
+use crate::shm::{Access, Segment};
+use crate::wait::{Deadline, Next, Patience};
+use crate::wire;
+
+/// How long one who gives up waits to be told who was there.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// The first and the longest pause before coming again to a name that is not free yet.
+const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
+
+/// One rank's attempts to get into a team.
+pub(super) struct Joining<'a> {
+    hub: &'a Arc<Hub>,
+    name: &'a str,
+    rank: usize,
+    size: usize,
+    deadline: Deadline,
+    patience: Patience,
+    address: Address,
+    /// Whether the last attempt found the name in use by a team that this rank has left.
+    name_lingers: bool,
+}
+
+/// What one attempt came to.
+enum Attempt {
+    Welcome(Box<Welcome>, Vec<OwnedFd>),
+    /// Come again, at once or after a pause.
+    Again {
+        pause: bool,
+    },
+    GaveUp(Vec<usize>),
+}
+
+impl<'a> Joining<'a> {
+    pub(super) fn new(
+        hub: &'a Arc<Hub>,
+        name: &'a str,
+        rank: usize,
+        size: usize,
+        deadline: Deadline,
+    ) -> Result<Joining<'a>> {
+        let address = hub.namespace().address("team", name)?;
+        let patience = Patience::new(deadline, usize::MAX);
+        Ok(Joining { hub, name, rank, size, deadline, patience, address, name_lingers: false })
+    }
+
+    /// Comes until welcomed, refused, or out of time; then opens the team.
+    pub(super) fn join(mut self) -> Result<Arc<TeamShared>> {
+        let mut pause = PAUSE.0;
+        loop {
+            match self.attempt()? {
+                Attempt::Welcome(welcome, fds) => {
+                    point!("join.welcomed");
+                    return self.open(*welcome, fds);
+                }
+                Attempt::GaveUp(arrived) => return Err(self.timed_out(&arrived)),
+                Attempt::Again { pause: false } => {}
+                Attempt::Again { pause: true } => {
+                    if let Next::GiveUp = self.patience.next() {
+                        return Err(self.timed_out(&[]));
+                    }
+                    std::thread::sleep(pause.min(self.deadline.remaining()));
+                    pause = (pause * 2).min(PAUSE.1);
+                }
+            }
+        }
+    }
+
+    fn attempt(&mut self) -> Result<Attempt> {
+        let socket = match socket::connect(&self.address) {
+            Ok(socket) => socket,
+            Err(Errno::CONNREFUSED | Errno::NOENT) => {
+                return Ok(match self.hub.namespace().claim(&self.address)? {
+                    Some(listener) => {
+                        point!("join.bound");
+                        Host::open(self.hub, listener, self.name)?;
+                        Attempt::Again { pause: false }
+                    }
+                    None => Attempt::Again { pause: true },
+                });
+            }
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Attempt::Again { pause: true }),
+            Err(e) => return Err(Error::io(format!("connecting to {}", self.address), e)),
+        };
+        if let Some(uid) = socket.foreign_uid() {
+            return Err(Error::bad_peer(format!(
+                "the name {:?} ({}) is held by uid {uid}",
+                self.name, self.address
+            )));
+        }
+        point!("join.connected");
+        let request = Request::Join {
+            team: self.name.to_string(),
+            rank: self.rank as u32,
+            size: self.size as u32,
+            hub: self.hub.hub_name().to_string(),
+            patience_ms: u64::try_from(self.deadline.remaining().as_millis()).unwrap_or(u64::MAX),
+        };
+        let body = wire::encode(&request)?;
+        let packet = hello::greet(Purpose::Join, self.hub.nonce(), self.hub.boot(), &body);
+        if socket.send(&packet, &[]).is_err() {
+            return Ok(Attempt::Again { pause: true });
+        }
+        point!("join.asked");
+        loop {
+            match socket.receive() {
+                Ok(Some(packet)) => return self.answered(packet),
+                Ok(None) | Err(Errno::CONNRESET) => return Ok(Attempt::Again { pause: true }),
+                Err(Errno::AGAIN) => match self.patience.next() {
+                    Next::Look => {}
+                    Next::Sleep(slice) => socket.await_readable(slice),
+                    Next::GiveUp => return self.last_words(&socket),
+                },
+                Err(e) => return Err(Error::io(format!("reading from {}", self.address), e)),
+            }
+        }
+    }
+
+    fn answered(&mut self, packet: Packet) -> Result<Attempt> {
+        let (_, body) = hello::check(&packet.bytes, Purpose::Answer, self.hub.boot())?;
+        self.name_lingers = false;
+        Ok(match wire::decode(body)? {
+            Answer::Welcome(welcome) => Attempt::Welcome(Box::new(welcome), packet.fds),
+            Answer::InUse => return Err(Error::NameInUse { name: self.name.to_string() }),
+            Answer::Later => {
+                self.name_lingers = true;
+                Attempt::Again { pause: true }
+            }
+            Answer::Refused(why) => {
+                return Err(Error::bad_peer(format!("the host of {:?} refused: {why}", self.name)));
+            }
+            Answer::Mismatch { rank, field, theirs, others } => {
+                let (rank, field) = (rank as usize, field.name());
+                return Err(Error::Mismatch { rank, field, theirs, others, at: Box::new(self.at()) });
+            }
+            Answer::Arrived(_) => return Err(Error::bad_peer("an answer that nobody asked for")),
+        })
+    }
+
+    /// Asks who was there, so that the error can say who was not.
+    fn last_words(&mut self, socket: &Socket) -> Result<Attempt> {
+        if let Ok(request) = wire::encode(&Request::WhoArrived) {
+            let _ = socket.send(&request, &[]);
+            socket.await_readable(LAST_WORDS);
+        }
+        let Ok(Some(packet)) = socket.receive() else { return Ok(Attempt::GaveUp(vec![])) };
+        let (_, body) = hello::check(&packet.bytes, Purpose::Answer, self.hub.boot())?;
+        match wire::decode(body)? {
+            Answer::Arrived(ranks) => {
+                Ok(Attempt::GaveUp(ranks.into_iter().map(|rank| rank as usize).collect()))
+            }
+            // The last one came just now.
+            _ => self.answered(packet),
+        }
+    }
+
+    fn at(&self) -> At {
+        At {
+            team: self.name.to_string(),
+            rank: self.rank,
+            op: "join".into(),
+            elapsed: self.patience.waited(),
+        }
+    }
+
+    fn timed_out(&self, arrived: &[usize]) -> Error {
+        if self.name_lingers {
+            return Error::NameInUse { name: self.name.to_string() };
+        }
+        let missing = (0..self.size).filter(|r| *r != self.rank && !arrived.contains(r));
+        let missing: Vec<_> = missing.map(|rank| Missing { rank, state: PeerState::Unknown }).collect();
+        let instance = self.hub.instance();
+        let what = if instance.shared {
+            format!("joining {} ranks in the instance {:?} of {}", self.size, instance.id, instance.source)
+        } else {
+            format!(
+                "joining {} ranks (only threads of this process could have met: COMM_INSTANCE_ID is not set)",
+                self.size
+            )
+        };
+        Error::Timeout {
+            what,
+            waited: self.patience.waited(),
+            seen: (self.size - missing.len()) as u64,
+            missing,
+            expected: self.size as u64,
+            at: Box::new(self.at()),
+        }
+    }
+
+    /// Opens the team for this rank; the first rank of the process maps it and links to the other processes.
+    fn open(&self, welcome: Welcome, fds: Vec<OwnedFd>) -> Result<Arc<TeamShared>> {
+        let Welcome { id, processes, process_of } = welcome;
+        let [block, name] = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
+            Error::bad_peer(format!("a welcome with {} descriptors, expected 2", fds.len()))
+        })?;
+        let process_of: Vec<usize> = process_of.into_iter().map(usize::from).collect();
+        let sound = process_of.len() == self.size
+            && !processes.is_empty()
+            && process_of.iter().all(|&p| p < processes.len())
+            && (0..processes.len()).all(|p| process_of.contains(&p))
+            && processes[process_of[self.rank]].0 == self.hub.nonce();
+        if !sound {
+            return Err(Error::bad_peer("a welcome that contradicts itself"));
+        }
+        let (nonces, hub_names): (Vec<_>, Vec<_>) = processes.into_iter().unzip();
+        self.hub.teams.open(id, |register| {
+            let control = self.map(block, id, nonces.len())?;
+            let hub = self.hub.clone();
+            let team = TeamShared::new(self.name.to_string(), id, hub, control, &nonces, process_of)?;
+            let team = Arc::new(team);
+            register(&team);
+            NameGuard::open(&team, Listener::from(name))?;
+            if let Err(missing) = team.link(&hub_names, self.deadline)? {
+                team.give_up(
+                    self.rank,
+                    "linking to the processes of the team",
+                    self.patience.waited(),
+                    missing,
+                );
+            }
+            point!("join.linked");
+            Ok(team)
+        })
+    }
+
+    fn map(&self, block: OwnedFd, id: TeamId, processes: usize) -> Result<Control> {
+        let len = Control::len(self.size, processes);
+        let segment = Segment::receive(block, 0, len, Access::ReadWrite)?;
+        Control::receive(segment, id, self.size, processes)
+    }
+}

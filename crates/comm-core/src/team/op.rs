@@ -1,0 +1,264 @@
+//! A symmetric operation: all ranks of a team do the same thing at the same place in their sequence.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::control::Status;
+use super::ending::{Ending, Waited};
+use super::shared::TeamShared;
+use super::{Team, at};
+use crate::error::{Error, LostHow, Missing, Result};
+use crate::wait::{Cell, Deadline, Patience, Unmet, Waiter, rendezvous, until};
+
+/// Being inside an operation.
+///
+/// It ends with [`finish`](OpGuard::finish) or [`settle`](OpGuard::settle). Dropped before, by a panic or otherwise,
+/// the rank counts as lost, because its peers wait for what it will not do.
+#[must_use = "dropping an operation before it is finished means that this rank is lost"]
+#[derive(Debug)]
+pub struct OpGuard<'t> {
+    team: &'t Team,
+    op: &'static str,
+    seq: u64,
+    started: Instant,
+    patience: Patience,
+    open: bool,
+}
+
+impl Team {
+    /// Begins the next operation of this rank's sequence.
+    ///
+    /// # Errors
+    /// [`Error::ConcurrentUse`] if this rank is inside one; what ended the team, if it is over; [`Error::Forked`].
+    pub fn begin(&self, op: &'static str, deadline: impl Into<Deadline>) -> Result<OpGuard<'_>> {
+        self.alive()?;
+        let started = Instant::now();
+        let entered = self.inside.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        if entered.is_err() {
+            let inside = self.status().op_name.get();
+            return Err(Error::ConcurrentUse { op: op.to_string(), inside });
+        }
+        let seq = self.seq.load(Ordering::Relaxed) + 1;
+        if let Some(error) =
+            self.shared.ended(|| at(&self.shared, self.rank, &format!("{op} #{seq}"), started))
+        {
+            self.inside.store(false, Ordering::Release);
+            return Err(error);
+        }
+        let status = self.status();
+        status.op_name.set(op);
+        status.op.store(seq << 1 | 1, Ordering::Release);
+        let patience = Patience::new(deadline.into(), self.size());
+        Ok(OpGuard { team: self, op, seq, started, patience, open: true })
+    }
+
+    fn status(&self) -> &Status {
+        &self.shared.control().rank(self.rank).status
+    }
+
+    fn waiter(&self) -> Waiter<'_> {
+        Waiter { slot: self.rank, park: &self.shared.control().rank(self.rank).park }
+    }
+}
+
+impl OpGuard<'_> {
+    /// The number of this operation in the sequence of the team: the same on all ranks. The join was number 1.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The team.
+    pub fn team(&self) -> &Team {
+        self.team
+    }
+
+    /// Sets this rank's own cell to `round` and waits until the cells of all ranks have reached it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] ends the team and names who has not come; what else ended the team;
+    /// [`Error::PeerLeft`] if a rank has left before this operation.
+    pub fn meet<'c>(&mut self, what: &str, cell_of: impl Fn(usize) -> &'c Cell, round: u64) -> Result<()> {
+        self.together(what, cell_of, round, true)
+    }
+
+    /// Waits until the cells of all ranks have reached `round`.
+    ///
+    /// # Errors
+    /// As [`meet`](OpGuard::meet).
+    pub fn all_reach<'c>(
+        &mut self,
+        what: &str,
+        cell_of: impl Fn(usize) -> &'c Cell,
+        round: u64,
+    ) -> Result<()> {
+        self.together(what, cell_of, round, false)
+    }
+
+    fn together<'c>(
+        &mut self,
+        what: &str,
+        cell_of: impl Fn(usize) -> &'c Cell,
+        round: u64,
+        announce: bool,
+    ) -> Result<()> {
+        let (team, seq, patience) = (self.team, self.seq, &mut self.patience);
+        let (me, n, waiter) = (team.rank(), team.size(), team.waiter());
+        let _open = OpenWait { team };
+        let note = Note { team, what, round };
+        let ended = |rank| {
+            note.waiting_for(rank, cell_of(rank));
+            ended(team, seq, rank)
+        };
+        patience.refresh();
+        let outcome = if announce {
+            rendezvous::meet(me, n, &cell_of, round, &*team.shared, waiter, patience, ended)
+        } else {
+            rendezvous::all_reach(n, &cell_of, round, waiter, patience, ended)
+        };
+        outcome.map_err(|unmet| self.unmet(unmet, what, round, cell_of, 0..n))
+    }
+
+    /// Waits until the cell of one rank has reached `round`.
+    ///
+    /// # Errors
+    /// As [`meet`](OpGuard::meet).
+    pub fn reach(&mut self, what: &str, rank: usize, cell: &Cell, round: u64) -> Result<()> {
+        let (team, seq) = (self.team, self.seq);
+        let _open = OpenWait { team };
+        let note = Note { team, what, round };
+        let ready = || (cell.load() >= round).then_some(());
+        self.patience.refresh();
+        let outcome = until(cell, team.waiter(), &mut self.patience, ready, || {
+            note.waiting_for(rank, cell);
+            ended(team, seq, rank)
+        });
+        outcome.map_err(|unmet| self.unmet(unmet, what, round, |_| cell, rank..rank + 1))
+    }
+
+    /// Ends the operation in good order.
+    pub fn finish(mut self) {
+        self.close();
+    }
+
+    /// Ends the operation with its result. An error that is this rank's own (no memory, say) and that leaves the peers
+    /// waiting ends the team for all of them as [`Error::Aborted`]; `agreed` says that all ranks have the same one.
+    ///
+    /// # Errors
+    /// The result's own.
+    pub fn settle<T>(mut self, result: Result<T>, agreed: bool) -> Result<T> {
+        if let Err(error) = &result {
+            let left = matches!(error, Error::PeerLeft { .. });
+            if !agreed && !left && !self.team.shared.is_over() {
+                let reason = format!("{} failed: {error}", self.op);
+                self.team.shared.end(&Ending::Aborted { by: self.team.rank(), reason });
+            }
+        }
+        self.close();
+        result
+    }
+
+    fn close(&mut self) {
+        self.open = false;
+        self.team.seq.store(self.seq, Ordering::Relaxed);
+        self.team.status().op.store(self.seq << 1, Ordering::Release);
+        self.team.inside.store(false, Ordering::Release);
+    }
+
+    fn unmet<'c>(
+        &self,
+        unmet: Unmet<Error>,
+        what: &str,
+        round: u64,
+        cell_of: impl Fn(usize) -> &'c Cell,
+        ranks: std::ops::Range<usize>,
+    ) -> Error {
+        let mut error = match unmet {
+            Unmet::Ended(error) => error,
+            Unmet::TimedOut => {
+                let shared = &self.team.shared;
+                let late: Vec<usize> = ranks.filter(|&rank| cell_of(rank).load() < round).collect();
+                let seen = late.first().map_or(round, |&rank| cell_of(rank).load());
+                let missing =
+                    late.into_iter().map(|rank| Missing { rank, state: shared.state_of(rank) }).collect();
+                let what = format!("{} #{}: {what}", self.op, self.seq);
+                let waited = Waited { what, waited: self.patience.waited(), missing, seen, expected: round };
+                shared.end(&Ending::TimedOut { by: self.team.rank(), waited });
+                // Whoever was first to end the team is who is told of.
+                match shared.ended(Default::default) {
+                    Some(error) => error,
+                    None => Error::bad_peer("the control block of the team is damaged"),
+                }
+            }
+        };
+        if let Some(place) = error.at_mut() {
+            *place = at(
+                &self.team.shared,
+                self.team.rank(),
+                &format!("{} #{}: {what}", self.op, self.seq),
+                self.started,
+            );
+        }
+        error
+    }
+}
+
+impl Drop for OpGuard<'_> {
+    fn drop(&mut self) {
+        if !self.open || crate::shm::fork::is_forked() {
+            return;
+        }
+        let how = if std::thread::panicking() { LostHow::Panicked } else { LostHow::DroppedInside };
+        self.team.shared.end(&Ending::Lost { rank: self.team.rank(), how });
+        self.close();
+    }
+}
+
+impl TeamShared {
+    /// Ends the team because `rank` waited too long.
+    pub(crate) fn give_up(&self, rank: usize, what: &str, waited: Duration, missing: Vec<Missing>) {
+        let (seen, expected) = ((self.size() - missing.len()) as u64, self.size() as u64);
+        let waited = Waited { what: what.to_string(), waited, missing, seen, expected };
+        self.end(&Ending::TimedOut { by: rank, waited });
+    }
+}
+
+/// What keeps a rank from coming to operation `seq`.
+fn ended(team: &Team, seq: u64, rank: usize) -> Option<Error> {
+    if let Some(error) = team.shared.ended(Default::default) {
+        return Some(error);
+    }
+    let after = team.shared.control().left_after(rank)?;
+    (after < seq).then(|| Error::PeerLeft { rank, at: Box::default() })
+}
+
+/// Tells the control block what this rank waits for. Cheap enough to do each time that a waiter looks in vain.
+struct Note<'a> {
+    team: &'a Team,
+    what: &'a str,
+    round: u64,
+}
+
+impl Note<'_> {
+    fn waiting_for(&self, rank: usize, cell: &Cell) {
+        let waits = &self.team.shared.control().rank(self.team.rank()).waits;
+        waits.seen.store(cell.load(), Ordering::Relaxed);
+        if waits.on.load(Ordering::Relaxed) == rank as u64 + 1 {
+            return;
+        }
+        waits.expected.store(self.round, Ordering::Relaxed);
+        waits.since.store(super::snapshot::now(), Ordering::Relaxed);
+        waits.what.set(self.what);
+        waits.on.store(rank as u64 + 1, Ordering::Release);
+    }
+}
+
+/// Takes the note away at the end of the wait.
+struct OpenWait<'a> {
+    team: &'a Team,
+}
+
+impl Drop for OpenWait<'_> {
+    fn drop(&mut self) {
+        self.team.shared.control().rank(self.team.rank()).waits.on.store(0, Ordering::Release);
+    }
+}

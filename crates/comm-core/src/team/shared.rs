@@ -1,0 +1,267 @@
+//! What the ranks of one process share of a team.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::control::{BUCKETS, Control, TeamId};
+use super::ending::Ending;
+use super::tasks::Tasks;
+use crate::error::{Error, LostHow, Missing, PeerState, Result};
+use crate::hub::{Hub, Nonce, Peer};
+use crate::wait::{Bell, Deadline};
+
+/// A process of a team, in the order of the lowest rank of each.
+#[derive(Debug)]
+pub(crate) struct Process {
+    nonce: Nonce,
+    ranks: Vec<usize>,
+    /// Not set for this process itself, and until the peer has introduced itself.
+    peer: OnceLock<Arc<Peer>>,
+}
+
+type Shelf = HashMap<(std::any::TypeId, u64), Arc<dyn Any + Send + Sync>>;
+
+/// A team as this process sees it; its ranks hold it together.
+pub(crate) struct TeamShared {
+    name: String,
+    id: TeamId,
+    hub: Arc<Hub>,
+    control: Arc<Control>,
+    processes: Arc<[Process]>,
+    process_of: Vec<usize>,
+    own_process: usize,
+    name_guard: OnceLock<u64>,
+    pub(crate) tasks: Tasks,
+    reports: Mutex<()>,
+    shelf: Mutex<Shelf>,
+    /// Holds what peers may use until all of them have left; see [`Team::keep`](super::Team::keep).
+    kept: Mutex<Vec<Box<dyn Send>>>,
+}
+
+impl TeamShared {
+    pub(crate) fn new(
+        name: String,
+        id: TeamId,
+        hub: Arc<Hub>,
+        control: Control,
+        nonces: &[Nonce],
+        process_of: Vec<usize>,
+    ) -> Result<TeamShared> {
+        let own_process = nonces
+            .iter()
+            .position(|&nonce| nonce == hub.nonce())
+            .ok_or_else(|| Error::bad_peer("a welcome to a team that this process is not in"))?;
+        let ranks = |p| process_of.iter().enumerate().filter(move |&(_, &q)| q == p).map(|(rank, _)| rank);
+        let processes = nonces
+            .iter()
+            .enumerate()
+            .map(|(p, &nonce)| Process { nonce, ranks: ranks(p).collect(), peer: OnceLock::new() })
+            .collect();
+        Ok(TeamShared {
+            name,
+            id,
+            hub,
+            control: Arc::new(control),
+            processes,
+            process_of,
+            own_process,
+            name_guard: OnceLock::new(),
+            tasks: Tasks::default(),
+            reports: Mutex::default(),
+            shelf: Mutex::default(),
+            kept: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Holds the name of the team as long as this process is in it.
+    pub(crate) fn set_name_guard(&self, token: u64) {
+        let _ = self.name_guard.set(token);
+    }
+
+    pub(crate) fn id(&self) -> TeamId {
+        self.id
+    }
+
+    pub(crate) fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.process_of.len()
+    }
+
+    pub(crate) fn process_of(&self, rank: usize) -> usize {
+        self.process_of[rank]
+    }
+
+    pub(crate) fn own_process(&self) -> usize {
+        self.own_process
+    }
+
+    /// The peer process of a rank; `None` if it is this process.
+    pub(crate) fn peer_of(&self, rank: usize) -> Option<&Arc<Peer>> {
+        self.processes[self.process_of[rank]].peer.get()
+    }
+
+    /// Links this process to all others of the team. Peers that are gone already are lost.
+    ///
+    /// # Errors
+    /// The ranks of the processes that did not introduce themselves by the deadline.
+    pub(crate) fn link(&self, hub_names: &[String], deadline: Deadline) -> Result<Result<(), Vec<Missing>>> {
+        let others = || self.processes.iter().zip(hub_names).filter(|(p, _)| p.nonce != self.hub.nonce());
+        for (process, hub_name) in others() {
+            self.hub.link_to(process.nonce, hub_name)?;
+        }
+        let mut missing = Vec::new();
+        for (process, _) in others() {
+            match self.hub.await_peer(process.nonce, deadline) {
+                Ok(Some(peer)) => {
+                    let _ = process.peer.set(peer);
+                }
+                Ok(None) => self.process_died(process.nonce),
+                Err(()) => {
+                    let state = PeerState::Unknown;
+                    missing.extend(process.ranks.iter().map(|&rank| Missing { rank, state }));
+                }
+            }
+        }
+        // A peer that died before the team was registered has told nobody: look once more.
+        for (process, _) in others() {
+            if process.peer.get().is_some_and(|peer| peer.is_dead()) {
+                self.process_died(process.nonce);
+            }
+        }
+        Ok(if missing.is_empty() { Ok(()) } else { Err(missing) })
+    }
+
+    /// A process is gone: those of its ranks that had not left are lost.
+    pub(crate) fn process_died(&self, nonce: Nonce) {
+        let Some(process) = self.processes.iter().find(|p| p.nonce == nonce) else { return };
+        match process.ranks.iter().find(|&&rank| self.control.left_after(rank).is_none()) {
+            Some(&rank) => self.end(&Ending::Lost { rank, how: LostHow::Died }),
+            // All had left: nobody is lost, but what a rank wrote last without waking anybody is looked at again.
+            None => self.wake_everybody(),
+        }
+    }
+
+    /// The ranks that died together with `rank`.
+    pub(crate) fn ranks_lost_with(&self, rank: usize) -> Vec<usize> {
+        let of_process = &self.processes[self.process_of[rank]].ranks;
+        of_process.iter().copied().filter(|&r| r == rank || self.control.left_after(r).is_none()).collect()
+    }
+
+    /// Whether the process of a rank is dead.
+    pub(crate) fn is_gone(&self, rank: usize) -> bool {
+        self.peer_of(rank).is_some_and(|peer| peer.is_dead())
+    }
+
+    /// What a rank is doing, as far as this process can tell.
+    pub(crate) fn state_of(&self, rank: usize) -> PeerState {
+        self.peer_of(rank).map_or(PeerState::NotArrived, |peer| peer.state())
+    }
+
+    pub(crate) fn pid_of(&self, rank: usize) -> Option<u32> {
+        if self.process_of(rank) == self.own_process {
+            return Some(std::process::id());
+        }
+        self.peer_of(rank)?.pid()
+    }
+
+    /// Wakes the reactor of a process.
+    pub(crate) fn ring_process(&self, process: usize) {
+        if process == self.own_process {
+            self.hub.reactor().ring();
+        } else if let Some(peer) = self.processes[process].peer.get() {
+            peer.ring();
+        }
+    }
+
+    /// The slot of this process's tasks in waiter masks.
+    pub(crate) fn task_slot(&self) -> usize {
+        self.size() + self.own_process
+    }
+
+    /// Something that the ranks of this process share, made by the first that asks.
+    pub(crate) fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (std::any::TypeId::of::<T>(), key);
+        if let Some(there) = shelf.get(&key).and_then(|thing| thing.clone().downcast::<T>().ok()) {
+            return there;
+        }
+        let fresh = Arc::new(make());
+        shelf.insert(key, fresh.clone());
+        fresh
+    }
+
+    /// Keeps a thing until no other process can use this process's memory any more.
+    pub(crate) fn keep(&self, thing: Box<dyn Send>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(thing);
+    }
+
+    pub(crate) fn lock_reports(&self) -> MutexGuard<'_, ()> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Bell for TeamShared {
+    fn ring(&self, slot: usize, tag: u32) {
+        if slot < self.size() {
+            self.control.rank(slot).park.wake();
+            return;
+        }
+        let process = slot - self.size();
+        let Some(line) = self.control.process_lines().get(process) else { return };
+        let bucket = tag as usize % BUCKETS;
+        line.dirty[bucket / 64].fetch_or(1 << (bucket % 64), Ordering::Release);
+        // Always: to trust that whoever set the bit first has rung would let a writer that is stopped in between
+        // silence all the others.
+        self.ring_process(process);
+    }
+}
+
+impl Drop for TeamShared {
+    fn drop(&mut self) {
+        // In a forked child a handle leaks its share, so this runs only where the team was joined.
+        if let Some(&token) = self.name_guard.get() {
+            self.hub.reactor().remove(token);
+        }
+        let things = std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let kept = Kept {
+            control: self.control.clone(),
+            processes: self.processes.clone(),
+            own_process: self.own_process,
+            things,
+        };
+        self.hub.teams.keep(kept);
+    }
+}
+
+/// Memory of a team that this process has left, for the peers that have not.
+pub(crate) struct Kept {
+    control: Arc<Control>,
+    processes: Arc<[Process]>,
+    own_process: usize,
+    things: Vec<Box<dyn Send>>,
+}
+
+impl Kept {
+    /// Whether nobody can use it any more: all ranks of the other processes have left or died.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.things.is_empty()
+            || self.processes.iter().enumerate().all(|(p, process)| {
+                p == self.own_process
+                    || process.peer.get().is_none_or(|peer| peer.is_dead())
+                    || process.ranks.iter().all(|&rank| self.control.left_after(rank).is_some())
+            })
+    }
+}

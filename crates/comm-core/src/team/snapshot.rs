@@ -1,0 +1,131 @@
+//! What each rank of a team is doing, for watchdogs and people.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::shared::TeamShared;
+use super::{Team, at};
+use crate::error::Error;
+use crate::hub::Hub;
+
+/// A wait that has not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenWait {
+    /// What is waited for.
+    pub what: String,
+    /// The rank whose doing is awaited.
+    pub rank: usize,
+    /// The value last seen.
+    pub seen: u64,
+    /// The value that will end the wait.
+    pub expected: u64,
+    /// How long the rank has been waiting.
+    pub elapsed: Duration,
+}
+
+/// One rank, as its control block shows it.
+#[derive(Debug, Clone)]
+pub struct RankSnapshot {
+    /// The rank.
+    pub rank: usize,
+    /// The index of its process in the team.
+    pub process: usize,
+    /// Its pid, where this process can see it.
+    pub pid: Option<u32>,
+    /// Its latest operation.
+    pub op: String,
+    /// The number of that operation.
+    pub seq: u64,
+    /// Whether it is inside.
+    pub inside: bool,
+    /// What it waits for.
+    pub wait: Option<OpenWait>,
+    /// Whether it has left.
+    pub left: bool,
+}
+
+/// A team, as its control block shows it.
+#[derive(Debug, Clone)]
+pub struct TeamSnapshot {
+    /// Its name.
+    pub name: String,
+    /// All of its ranks.
+    pub ranks: Vec<RankSnapshot>,
+    /// What ended it.
+    pub ended: Option<Error>,
+}
+
+impl fmt::Display for RankSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pid = self.pid.map_or("?".into(), |pid| pid.to_string());
+        write!(f, "rank {} (process {}, pid {pid}): ", self.rank, self.process)?;
+        let verb = match (self.left, self.inside) {
+            (true, _) => "left after",
+            (false, true) => "inside",
+            (false, false) => "between operations, last",
+        };
+        write!(f, "{verb} {} #{}", if self.op.is_empty() { "nothing" } else { &self.op }, self.seq)?;
+        if let Some(wait) = &self.wait {
+            write!(
+                f,
+                "; waits for rank {}: {} (seen {}, expected {}, for {:.1?})",
+                wait.rank, wait.what, wait.seen, wait.expected, wait.elapsed
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Team {
+    /// What each rank is doing now.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    ///
+    /// let team = Team::join("snapshot-example", 0, 1, Deadline::default())?;
+    /// let seen = team.snapshot();
+    /// assert_eq!((seen.ranks.len(), seen.ranks[0].op.as_str()), (1, "join"));
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    pub fn snapshot(&self) -> TeamSnapshot {
+        snapshot(&self.shared)
+    }
+}
+
+/// All teams of this process, for a watchdog that holds none of them.
+pub fn snapshots() -> Vec<TeamSnapshot> {
+    Hub::get().map_or_else(|_| vec![], |hub| hub.teams.all().iter().map(|team| snapshot(team)).collect())
+}
+
+fn snapshot(team: &TeamShared) -> TeamSnapshot {
+    let ranks = team.control().ranks().iter().enumerate().map(|(rank, line)| {
+        let (status, waits) = (&line.status, &line.waits);
+        let op = status.op.load(Ordering::Acquire);
+        let on = waits.on.load(Ordering::Acquire);
+        RankSnapshot {
+            rank,
+            process: team.process_of(rank),
+            pid: team.pid_of(rank),
+            op: status.op_name.get(),
+            seq: op >> 1,
+            inside: op & 1 == 1,
+            wait: (on != 0).then(|| OpenWait {
+                what: waits.what.get(),
+                rank: (on - 1) as usize,
+                seen: waits.seen.load(Ordering::Relaxed),
+                expected: waits.expected.load(Ordering::Relaxed),
+                elapsed: Duration::from_nanos(now().saturating_sub(waits.since.load(Ordering::Relaxed))),
+            }),
+            left: status.left.load(Ordering::Acquire) != 0,
+        }
+    });
+    let ended = team.ended(|| at(team, 0, "snapshot", std::time::Instant::now()));
+    TeamSnapshot { name: team.name().to_string(), ranks: ranks.collect(), ended }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds: the same for all processes of the host.
+pub(super) fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

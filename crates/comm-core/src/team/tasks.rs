@@ -1,0 +1,223 @@
+//! The waits of tasks: what a thread does by sleeping, a task does by leaving its waker.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use super::control::BUCKETS;
+use super::shared::TeamShared;
+use super::{Team, at};
+use crate::error::{Error, Missing, Result};
+use crate::hub::reactor::{Timer, guarded};
+use crate::wait::{Cell, Deadline};
+
+/// The tasks of this process that wait in one team, by bucket.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    buckets: Mutex<HashMap<usize, HashMap<u64, Waker>>>,
+    next: AtomicU64,
+}
+
+impl Tasks {
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, HashMap<u64, Waker>>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, bucket: usize, ticket: u64, waker: &Waker) {
+        let mut buckets = self.lock();
+        match buckets.entry(bucket).or_default().entry(ticket) {
+            std::collections::hash_map::Entry::Occupied(mut there) => there.get_mut().clone_from(waker),
+            std::collections::hash_map::Entry::Vacant(free) => {
+                free.insert(waker.clone());
+            }
+        }
+    }
+
+    fn leave(&self, bucket: usize, ticket: u64) {
+        let mut buckets = self.lock();
+        if let Some(tickets) = buckets.get_mut(&bucket) {
+            tickets.remove(&ticket);
+            if tickets.is_empty() {
+                buckets.remove(&bucket);
+            }
+        }
+    }
+}
+
+impl TeamShared {
+    /// Wakes the tasks whose bucket a writer has marked. Called on the reactor thread.
+    pub(crate) fn wake_marked_tasks(&self) {
+        let Some(line) = self.control().process_lines().get(self.own_process()) else { return };
+        let mut wakers = Vec::new();
+        {
+            let buckets = self.tasks.lock();
+            for (i, word) in line.dirty.iter().enumerate() {
+                if word.load(Ordering::Relaxed) == 0 {
+                    continue;
+                }
+                let mut bits = word.swap(0, Ordering::AcqRel);
+                while bits != 0 {
+                    let bucket = i * 64 + bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    wakers.extend(buckets.get(&bucket).into_iter().flat_map(|t| t.values().cloned()));
+                }
+            }
+        }
+        wakers.into_iter().for_each(|waker| guarded(|| waker.wake()));
+    }
+}
+
+/// A cell that a task waits for, in memory that stays mapped as long as the wait.
+pub trait CellRef: Send + Sync + 'static {
+    /// The cell.
+    fn cell(&self) -> &Cell;
+}
+
+/// A one-sided wait of a task: see [`Team::wait_task`].
+pub struct TaskWait<C, F> {
+    shared: Arc<TeamShared>,
+    rank: usize,
+    cell: C,
+    ready: F,
+    what: String,
+    expected: u64,
+    from: Option<usize>,
+    started: Instant,
+    deadline: Deadline,
+    /// Read once: the tag is memory that peers can write.
+    bucket: usize,
+    ticket: u64,
+    entered: bool,
+    timer: Option<Arc<Timer>>,
+}
+
+impl<C, F> std::fmt::Debug for TaskWait<C, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskWait")
+            .field("what", &self.what)
+            .field("expected", &self.expected)
+            .finish_non_exhaustive()
+    }
+}
+
+// Nothing in it is ever pinned in place.
+impl<C, F> Unpin for TaskWait<C, F> {}
+
+impl Team {
+    /// Waits, as a task, until `ready` accepts the value of a cell, and gives that value.
+    ///
+    /// `from` is the rank whose doing is awaited, if it is one: it is named when the wait times out, and the wait ends
+    /// when it leaves. Any executor will do: the hub's reactor wakes the task, and however many tasks wait, they cost
+    /// one thread. Dropping the future ends the wait.
+    ///
+    /// # Errors
+    /// What ended the team; [`Error::PeerLeft`]; [`Error::Timeout`], which changes nothing for anybody else.
+    pub fn wait_task<C: CellRef, F: Fn(u64) -> bool + Send>(
+        &self,
+        what: &str,
+        cell: C,
+        from: Option<usize>,
+        expected: u64,
+        ready: F,
+        deadline: impl Into<Deadline>,
+    ) -> TaskWait<C, F> {
+        let shared = self.shared().clone();
+        TaskWait {
+            bucket: cell.cell().tag() as usize % BUCKETS,
+            ticket: shared.tasks.next.fetch_add(1, Ordering::Relaxed),
+            shared,
+            rank: self.rank(),
+            cell,
+            ready,
+            what: what.to_string(),
+            expected,
+            from,
+            started: Instant::now(),
+            deadline: deadline.into(),
+            entered: false,
+            timer: None,
+        }
+    }
+}
+
+impl<C: CellRef, F: Fn(u64) -> bool + Send> TaskWait<C, F> {
+    fn look(&self) -> Option<Result<u64>> {
+        let ready = || {
+            let value = self.cell.cell().load();
+            (self.ready)(value).then_some(Ok(value))
+        };
+        if let Some(found) = ready() {
+            return Some(found);
+        }
+        let at = || at(&self.shared, self.rank, &self.what, self.started);
+        let end = self.shared.ended(at).or_else(|| {
+            let rank = self.from?;
+            self.shared.control().left_after(rank)?;
+            Some(Error::PeerLeft { rank, at: Box::new(at()) })
+        })?;
+        // The end may have come after what is waited for.
+        Some(ready().unwrap_or(Err(end)))
+    }
+
+    fn timed_out(&self) -> Error {
+        let missing =
+            self.from.map(|rank| Missing { rank, state: self.shared.state_of(rank) }).into_iter().collect();
+        Error::Timeout {
+            what: self.what.clone(),
+            waited: self.started.elapsed(),
+            missing,
+            seen: self.cell.cell().load(),
+            expected: self.expected,
+            at: Box::new(at(&self.shared, self.rank, &self.what, self.started)),
+        }
+    }
+}
+
+impl<C: CellRef, F: Fn(u64) -> bool + Send> Future for TaskWait<C, F> {
+    type Output = Result<u64>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<u64>> {
+        let this = &mut *self;
+        if crate::shm::fork::is_forked() {
+            return Poll::Ready(Err(Error::Forked));
+        }
+        if let Some(outcome) = this.look() {
+            return Poll::Ready(outcome);
+        }
+        if this.timer.as_ref().is_some_and(|timer| timer.has_fired()) {
+            return Poll::Ready(Err(this.timed_out()));
+        }
+        // The waker first, then the bit, then one more look: as a thread does.
+        this.shared.tasks.enter(this.bucket, this.ticket, context.waker());
+        this.entered = true;
+        match &this.timer {
+            None => {
+                this.timer = Some(this.shared.hub().reactor().arm(this.deadline.instant(), context.waker()))
+            }
+            Some(timer) => timer.set_waker(context.waker()),
+        }
+        this.cell.cell().enrol(this.shared.task_slot());
+        match this.look() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<C, F> Drop for TaskWait<C, F> {
+    fn drop(&mut self) {
+        if crate::shm::fork::is_forked() {
+            return;
+        }
+        if let Some(timer) = &self.timer {
+            self.shared.hub().reactor().disarm(timer);
+        }
+        if self.entered {
+            self.shared.tasks.leave(self.bucket, self.ticket);
+        }
+    }
+}

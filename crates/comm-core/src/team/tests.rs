@@ -1,0 +1,243 @@
+//! What can be shown with threads of one process; processes are in the `multirank` target.
+
+use std::time::{Duration, Instant};
+
+use super::Team;
+use crate::error::{Error, LostHow};
+
+const SOON: Duration = Duration::from_millis(300);
+const AMPLE: Duration = Duration::from_secs(20);
+
+/// Runs `body` on `n` ranks of a fresh team and gives their results in rank order.
+fn ranks<T: Send>(name: &str, n: usize, body: impl Fn(Team) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let body = &body;
+        let start = |rank| scope.spawn(move || body(Team::join(name, rank, n, AMPLE).unwrap()));
+        let threads: Vec<_> = (0..n).map(start).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn ranks_meet_and_know_each_other() {
+    for n in 1..=5 {
+        let seen = ranks(&format!("meet-{n}"), n, |team| {
+            assert!((0..n).all(|r| team.shares_process(r)) && !team.shares_process(n));
+            for _ in 0..50 {
+                team.barrier(AMPLE).unwrap();
+            }
+            team.rank()
+        });
+        assert_eq!(seen, (0..n).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_each_says_reaches_all() {
+    ranks("say", 4, |team| {
+        for round in 0..100u8 {
+            let said = team.exchange(&[team.rank() as u8 * 10 + round; 64], AMPLE).unwrap();
+            assert_eq!(said, (0..4).map(|r| [r * 10 + round; 64]).collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn a_live_name_is_in_use_and_its_team_goes_on() {
+    ranks("busy", 2, |team| {
+        assert!(matches!(Team::join("busy", team.rank(), 2, AMPLE), Err(Error::NameInUse { .. })));
+        team.barrier(AMPLE).unwrap();
+    });
+    ranks("busy", 3, |team| team.barrier(AMPLE).unwrap());
+}
+
+#[test]
+fn the_same_name_again_and_again() {
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    Team::join("again", rank, 3, AMPLE).unwrap().barrier(AMPLE).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    let started = Instant::now();
+    let error = Team::join("lonely", 1, 3, SOON).unwrap_err();
+    assert!(started.elapsed() >= SOON);
+    match &error {
+        Error::Timeout { missing, what, .. } => {
+            assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [0, 2]);
+            assert!(what.contains("COMM_INSTANCE_ID"), "{what}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn another_world_size_is_a_mismatch_for_all() {
+    std::thread::scope(|scope| {
+        let join = |rank, size| scope.spawn(move || Team::join("sizes", rank, size, AMPLE).unwrap_err());
+        let threads = [join(0, 3), join(1, 3), join(2, 4)];
+        for thread in threads {
+            match thread.join().unwrap() {
+                Error::Mismatch { field: "size", .. } => {}
+                other => panic!("{other}"),
+            }
+        }
+    });
+    ranks("sizes", 3, |team| team.barrier(AMPLE).unwrap());
+}
+
+#[test]
+fn a_rank_taken_twice_is_a_mismatch_for_all() {
+    std::thread::scope(|scope| {
+        let join = |rank| scope.spawn(move || Team::join("twice", rank, 3, AMPLE).unwrap_err());
+        for thread in [join(0), join(1), join(1)] {
+            match thread.join().unwrap() {
+                Error::Mismatch { field: "rank", rank: 1, .. } => {}
+                other => panic!("{other}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn leaving_is_not_dying() {
+    let results = ranks("leave", 3, |team| {
+        team.barrier(AMPLE).unwrap();
+        if team.rank() == 1 {
+            return None;
+        }
+        Some(team.barrier(AMPLE).unwrap_err())
+    });
+    for rank in [0, 2] {
+        assert!(matches!(results[rank], Some(Error::PeerLeft { rank: 1, .. })), "{:?}", results[rank]);
+    }
+}
+
+#[test]
+fn a_panic_ends_the_team_with_its_name() {
+    let results = std::thread::scope(|scope| {
+        let start = |rank| {
+            scope.spawn(move || {
+                let team = Team::join("panic", rank, 3, AMPLE).unwrap();
+                if rank == 2 {
+                    std::panic::resume_unwind(Box::new("as a test wants it"));
+                }
+                team.barrier(AMPLE).unwrap_err()
+            })
+        };
+        let threads: Vec<_> = (0..3).map(start).collect();
+        threads.into_iter().map(|t| t.join()).collect::<Vec<_>>()
+    });
+    for result in &results[..2] {
+        match result.as_ref().unwrap() {
+            Error::PeerLost { rank: 2, how: LostHow::Panicked, ranks, .. } => assert_eq!(ranks, &[2]),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_is_abandoned_ends_the_team() {
+    let results = ranks("abandon", 3, |team| {
+        if team.rank() == 0 {
+            drop(team.begin("something", AMPLE).unwrap());
+        }
+        let error = team.barrier(AMPLE).unwrap_err();
+        assert!(team.barrier(AMPLE).is_err(), "and every later call says so");
+        error
+    });
+    for error in results {
+        assert!(matches!(error, Error::PeerLost { rank: 0, how: LostHow::DroppedInside, .. }), "{error}");
+    }
+}
+
+#[test]
+fn abort_reaches_a_rank_that_waits() {
+    let results = ranks("abort", 2, |team| {
+        if team.rank() == 1 {
+            let handle = team.abort_handle();
+            std::thread::spawn(move || handle.abort("enough")).join().unwrap();
+        }
+        team.barrier(AMPLE).unwrap_err()
+    });
+    for error in results {
+        assert!(matches!(&error, Error::Aborted { by: 1, reason, .. } if reason == "enough"), "{error}");
+    }
+}
+
+#[test]
+fn a_timeout_in_a_barrier_names_the_missing_and_ends_the_team() {
+    let results = ranks("late", 3, |team| {
+        if team.rank() == 2 {
+            // Comes only once the others have given up.
+            while !team.shared().is_over() {
+                std::thread::yield_now();
+            }
+            return team.barrier(AMPLE).unwrap_err();
+        }
+        team.barrier(SOON).unwrap_err()
+    });
+    for error in results {
+        match error {
+            Error::Timeout { missing, waited, .. } => {
+                assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [2]);
+                assert!(waited >= SOON);
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_second_thread_inside_is_refused() {
+    ranks("two-threads", 2, |team| {
+        if team.rank() == 0 {
+            let op = team.begin("first", AMPLE).unwrap();
+            std::thread::scope(|s| {
+                let second = s.spawn(|| team.barrier(AMPLE).unwrap_err());
+                let error = second.join().unwrap();
+                assert!(
+                    matches!(&error, Error::ConcurrentUse { inside, .. } if inside == "first"),
+                    "{error}"
+                );
+            });
+            op.finish();
+        } else {
+            team.begin("first", AMPLE).unwrap().finish();
+        }
+        team.barrier(AMPLE).unwrap();
+    });
+}
+
+#[test]
+fn a_subset_goes_on_without_the_others() {
+    ranks("whole", 4, |team| {
+        let rank = team.rank();
+        if rank % 2 == 1 {
+            let odd = team.subset(&[3, 1], AMPLE).unwrap();
+            assert_eq!(odd.rank(), if rank == 3 { 0 } else { 1 });
+            odd.barrier(AMPLE).unwrap();
+            team.abort("the whole is over");
+            odd.barrier(AMPLE).unwrap();
+        } else {
+            assert!(matches!(team.subset(&[1, 3], AMPLE), Err(Error::InvalidArgument { .. })));
+        }
+    });
+}
+
+#[test]
+fn arguments_that_cannot_be_are_refused() {
+    for (name, rank, size) in [("x", 0, 0), ("x", 3, 3), ("x", 0, 129), ("", 0, 1)] {
+        let error = Team::join(name, rank, size, AMPLE).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+    }
+    let long = "n".repeat(4000);
+    Team::join(&long, 0, 1, AMPLE).unwrap();
+}

@@ -1,0 +1,117 @@
+//! How a waiter spends its time: spin, yield, sleep in slices, give up.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use super::Deadline;
+
+/// The longest sleep without looking up. Slices bound the harm of a peer that is stopped between a store and its
+/// wake-up, and are what makes time spent stopped visible.
+const SLICE: Duration = Duration::from_millis(200);
+
+/// Oversleeping by more than this means that the process did not run: it was stopped (Ctrl-Z, a debugger, a frozen
+/// cgroup). That time is not the peers' fault.
+const STOPPED: Duration = Duration::from_millis(250);
+
+const SPINS: u32 = 2000;
+const YIELDS: u32 = 8;
+
+/// What to do before looking again.
+pub(crate) enum Next {
+    /// Look again at once.
+    Look,
+    /// Sleep at most this long.
+    Sleep(Duration),
+    /// The deadline has passed.
+    GiveUp,
+}
+
+/// The state of one wait.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    deadline: Deadline,
+    started: Instant,
+    last: Instant,
+    asked: Duration,
+    stopped: Duration,
+    budget: u32,
+    spins: u32,
+    yields: u32,
+}
+
+impl Patience {
+    /// `contenders` is how many ranks share this machine with the waiter, itself included: it spins only while
+    /// there is a core for each of them.
+    pub(crate) fn new(deadline: Deadline, contenders: usize) -> Patience {
+        let now = Instant::now();
+        let budget = if contenders <= cores() { SPINS } else { 0 };
+        let zero = Duration::ZERO;
+        Patience {
+            deadline,
+            started: now,
+            last: now,
+            asked: zero,
+            stopped: zero,
+            budget,
+            spins: budget,
+            yields: YIELDS,
+        }
+    }
+
+    /// Begins another wait under the same deadline: time spent working since the last one is no time spent stopped.
+    pub(crate) fn refresh(&mut self) {
+        self.last = Instant::now();
+        self.asked = Duration::ZERO;
+        self.spins = self.budget;
+        self.yields = YIELDS;
+    }
+
+    pub(crate) fn next(&mut self) -> Next {
+        if self.spins > 0 {
+            self.spins -= 1;
+            std::hint::spin_loop();
+            if !self.spins.is_multiple_of(64) {
+                return Next::Look;
+            }
+        }
+        let now = self.account();
+        let left = self.deadline.instant().saturating_duration_since(now);
+        if left.is_zero() {
+            return Next::GiveUp;
+        }
+        if self.spins > 0 {
+            return Next::Look;
+        }
+        if self.yields > 0 {
+            self.yields -= 1;
+            std::thread::yield_now();
+            return Next::Look;
+        }
+        self.asked = left.min(SLICE);
+        Next::Sleep(self.asked)
+    }
+
+    /// Time waited so far, without the time in which this process was stopped.
+    pub(crate) fn waited(&self) -> Duration {
+        self.started.elapsed().saturating_sub(self.stopped)
+    }
+
+    /// Moves the deadline by the time in which this process did not run, if there was such time since last asked.
+    fn account(&mut self) -> Instant {
+        let now = Instant::now();
+        let over = now.saturating_duration_since(self.last).saturating_sub(self.asked);
+        if over > STOPPED {
+            self.deadline = self.deadline.extended_by(over);
+            self.stopped += over;
+        }
+        self.last = now;
+        self.asked = Duration::ZERO;
+        now
+    }
+}
+
+/// Cores that this process may use; affinity and the cgroup's quota count.
+fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
