@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use super::inner::Inner;
+use super::inner::{Inner, OnGrow};
 use super::{Access, Block, Budget, Segment, ShmError, copy, fork};
 
 /// An allocator of shared memory that recycles: segments grow geometrically, blocks are pieces of them, and what is
@@ -23,7 +23,7 @@ use super::{Access, Block, Budget, Segment, ShmError, copy, fork};
 /// even one that other threads hold while they allocate, and blocks of the arena may be dropped meanwhile. The price:
 /// two threads that need room at the same moment may each add a segment. It should not allocate from the same arena,
 /// for that may need room too and call it again, without end. If it panics, the panic passes to the caller of `alloc`
-/// and the segment is not used.
+/// and the segment is not used. It is dropped with the last handle of the arena; blocks do not keep it.
 ///
 /// ```
 /// use comm_core::shm::{Access, Arena, Budget};
@@ -43,6 +43,7 @@ use super::{Access, Block, Budget, Segment, ShmError, copy, fork};
 #[derive(Clone)]
 pub struct Arena {
     inner: Arc<Inner>,
+    on_grow: Arc<OnGrow>,
 }
 
 /// How an arena stands; all but the counts in bytes.
@@ -72,21 +73,21 @@ impl Arena {
         on_grow: impl Fn(&Arc<Segment>) + Send + Sync + 'static,
     ) -> Arena {
         fork::arm();
-        let inner = Arc::new(Inner::new(access, budget.into(), Box::new(on_grow)));
+        let inner = Arc::new(Inner::new(access, budget.into()));
         if !fork::is_forked() {
             let weak: Weak<Inner> = Arc::downgrade(&inner);
             inner.budget().enrol(weak);
         }
-        Arena { inner }
+        Arena { inner, on_grow: Arc::new(on_grow) }
     }
 
     /// A block of `len` bytes, of any content.
     ///
     /// # Errors
-    /// [`ShmError::OutOfMemory`] if the budget, `RLIMIT_FSIZE` or the system does not allow it; [`ShmError::Io`] if the system
-    /// refuses a new segment (descriptors); [`ShmError::Forked`] in a forked child.
+    /// [`ShmError::OutOfMemory`] if the budget, `RLIMIT_FSIZE` or the system does not allow it; [`ShmError::Io`] if
+    /// the system refuses a new segment (descriptors); [`ShmError::Forked`] in a forked child.
     pub fn alloc(&self, len: u64) -> Result<Block, ShmError> {
-        let (place, _) = self.inner.alloc(len, false)?;
+        let (place, _) = self.inner.alloc(len, false, &*self.on_grow)?;
         Ok(Block::new(self.inner.clone(), place, len))
     }
 
@@ -95,7 +96,7 @@ impl Arena {
     /// # Errors
     /// Those of [`Arena::alloc`].
     pub fn alloc_zeroed(&self, len: u64) -> Result<Block, ShmError> {
-        let (place, dirty) = self.inner.alloc(len, true)?;
+        let (place, dirty) = self.inner.alloc(len, true, &*self.on_grow)?;
         let block = Block::new(self.inner.clone(), place, len);
         for run in dirty {
             let start = block.segment().at(run.start).as_ptr();

@@ -113,7 +113,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_oracle(steps in prop::collection::vec((any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200)) {
+        fn agrees_with_the_oracle(
+            steps in prop::collection::vec((any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200)
+        ) {
             let mut list = FreeList::new(256);
             let mut oracle = Oracle(vec![true; 256]);
             let mut taken: Vec<(u64, u64)> = Vec::new();

@@ -25,7 +25,7 @@ const WORTH: u64 = 4;
 const LOOK: usize = 4;
 
 /// Called with each new segment.
-pub(super) type OnGrow = Box<dyn Fn(&Arc<Segment>) + Send + Sync>;
+pub(super) type OnGrow = dyn Fn(&Arc<Segment>) + Send + Sync;
 
 /// Where a block lies.
 pub(super) struct Place {
@@ -43,12 +43,11 @@ pub(super) type Placed = (Place, Vec<Range<u64>>);
 /// Locks, in this order: `slow`, `state`. `slow` is held while memory is reserved or given back, and only there, so
 /// the two cannot cross; `state` is held for arithmetic only. A range that lacks memory is handed out under `slow` alone,
 /// and a chunk is marked as having none before it is punched, so nobody is handed a range that is being punched.
-/// `on_grow` runs under neither.
+/// `on_grow` runs under neither, and is not kept here: it lives as long as the arena's handles, not as its blocks.
 pub(super) struct Inner {
     access: Access,
     budget: Budget,
     chunk: u64,
-    on_grow: OnGrow,
     slow: Mutex<()>,
     state: Mutex<State>,
 }
@@ -70,7 +69,7 @@ struct Pool {
 }
 
 impl Inner {
-    pub(super) fn new(access: Access, budget: Budget, on_grow: OnGrow) -> Inner {
+    pub(super) fn new(access: Access, budget: Budget) -> Inner {
         let limit = budget.limit();
         let page = rustix::param::page_size() as u64;
         let chunk = 1 << (limit / 64).clamp(page, CHUNK.max(page)).ilog2();
@@ -82,11 +81,11 @@ impl Inner {
             generation: 0,
             keep: Keep::new(FLOOR.min(limit / 8), Instant::now()),
         };
-        Inner { access, budget, chunk, on_grow, slow: Mutex::new(()), state: Mutex::new(state) }
+        Inner { access, budget, chunk, slow: Mutex::new(()), state: Mutex::new(state) }
     }
 
     /// A place for `len` bytes, and, if the block is to be zero, what of it is not known to be.
-    pub(super) fn alloc(&self, len: u64, zeroed: bool) -> Result<Placed, ShmError> {
+    pub(super) fn alloc(&self, len: u64, zeroed: bool, on_grow: &OnGrow) -> Result<Placed, ShmError> {
         if fork::is_forked() {
             return Err(ShmError::Forked);
         }
@@ -102,13 +101,13 @@ impl Inner {
                 return Ok((place, dirty));
             }
         }
-        let placed = self.alloc_slowly(len, size, zeroed);
+        let placed = self.alloc_slowly(len, size, zeroed, on_grow);
         // Whoever wanted to give memory back meanwhile found `slow` held and left it to this thread.
         self.settle();
         placed
     }
 
-    fn alloc_slowly(&self, len: u64, size: u64, zeroed: bool) -> Result<Placed, ShmError> {
+    fn alloc_slowly(&self, len: u64, size: u64, zeroed: bool, on_grow: &OnGrow) -> Result<Placed, ShmError> {
         let mut fresh = None;
         loop {
             {
@@ -124,7 +123,7 @@ impl Inner {
             // yet, so this is reached once.
             let segment = self.grow(len, size)?;
             lock(&self.state).segments.push(segment.clone());
-            (self.on_grow)(&segment);
+            on_grow(&segment);
             let bytes = segment.len();
             fresh = Some(Pool { segment, free: FreeList::new(bytes), pages: Pages::new(bytes, self.chunk) });
         }
@@ -401,7 +400,7 @@ fn bytes(runs: &[Range<u64>]) -> u64 {
     runs.iter().map(|run| run.end - run.start).sum()
 }
 
-/// A panic under a lock can only come from a caller's `on_grow`, and that runs under none.
+/// Nobody panics under these locks: a caller's `on_grow` could, but runs under none of them.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

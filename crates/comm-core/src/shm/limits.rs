@@ -49,8 +49,8 @@ impl Budget {
     /// call makes a new one; a process that wants one limit clones it.
     ///
     /// # Errors
-    /// [`ShmError::Config`] if the variable cannot be used; [`ShmError::Io`] if it is not set and `/proc/meminfo` does not say
-    /// what is available.
+    /// [`ShmError::Config`] if the variable cannot be used; [`ShmError::Io`] if it is not set and `/proc/meminfo`
+    /// does not say what is available.
     pub fn from_config() -> Result<Budget, ShmError> {
         if let Some(limit) = config::arena_max_bytes()? {
             return Ok(Budget::new(limit));

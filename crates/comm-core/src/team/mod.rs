@@ -34,7 +34,7 @@ use std::time::Instant;
 use crate::error::{At, Error, LostHow, Result};
 use crate::hub::Hub;
 use crate::point;
-use crate::shm::{Block, Segment, fork};
+use crate::shm::{Segment, fork};
 use crate::wait::{Bell, Deadline};
 
 pub(crate) mod control;
@@ -215,10 +215,16 @@ impl Team {
         self.shared.share(key, make)
     }
 
-    /// Keeps a block of this process until no other process of the team can use it any more: until all of their ranks
+    /// Keeps memory of this process until no other process of the team can use it any more: until all of their ranks
     /// have left or died.
-    pub fn keep(&self, block: Block) {
-        self.shared.keep(Box::new(block));
+    pub fn keep(&self, memory: impl Send + 'static) {
+        self.shared.keep(Box::new(memory));
+    }
+
+    /// How many operations this rank has finished; between operations the same number on all ranks. The join was the
+    /// first.
+    pub fn operations(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
     }
 
     /// A segment of the process of `rank`; `None` if `rank` is of this process, if its process is dead, or if the

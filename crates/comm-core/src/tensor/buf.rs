@@ -87,7 +87,6 @@ impl TensorBuf {
     }
 
     /// Dense elements at the start of a shared block that only this process writes, whatever its bytes are now.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the arena makes these"))]
     pub(crate) fn from_shared(
         op: &'static str,
         bytes: Box<dyn SharedBytes>,

@@ -56,7 +56,6 @@ impl Tensor {
     }
 
     /// Elements in a block of another process, which may write it at any time: bytes by copy only.
-    #[cfg_attr(not(test), allow(dead_code, reason = "the segment module makes these"))]
     pub(crate) fn from_import(
         op: &'static str,
         bytes: Box<dyn SharedBytes>,

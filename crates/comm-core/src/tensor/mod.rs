@@ -34,6 +34,7 @@
 //!
 //! Not here: arithmetic, random access by element, and device allocators.
 
+mod arena;
 mod buf;
 mod concat;
 mod dtype;

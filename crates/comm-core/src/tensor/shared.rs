@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of a segment that other processes map too. Implemented for the segment module's types; tensors know
 /// no more of them than this.
@@ -25,20 +24,4 @@ pub(crate) unsafe trait SharedBytes: Send + Sync + fmt::Debug {
     fn writable(&self) -> bool;
     /// Segment id, byte offset in the segment, generation, for a block of an arena.
     fn location(&self) -> Option<(u64, u64, u64)>;
-}
-
-/// Copies bytes that another process may be writing at the same time: what arrives may be torn, but is defined.
-///
-/// Stand-in: to be replaced by `crate::shm::copy::copy_from_shared`, which has the same signature.
-///
-/// # Safety
-/// `dst.len()` bytes from `src` on are readable, and nobody of this process writes them except by atomics.
-pub(super) unsafe fn copy_from_shared(src: *const u8, dst: &mut [u8]) {
-    for (i, byte) in dst.iter_mut().enumerate() {
-        // SAFETY: byte `i` is readable (the caller's promise) and stays so during the call; a byte has no
-        // alignment to keep.
-        let shared = unsafe { AtomicU8::from_ptr(src.add(i).cast_mut()) };
-        // Relaxed: order comes from the cell that announced the bytes; here only tearing must be defined.
-        *byte = shared.load(Ordering::Relaxed);
-    }
 }

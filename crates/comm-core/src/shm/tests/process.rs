@@ -1,5 +1,6 @@
 //! What needs a process of its own: limits, users, forks, kills.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::process::Stdio;
@@ -180,12 +181,15 @@ fn a_forked_child_leaves_the_arena_of_its_parent_alone() {
 }
 
 #[test]
-fn a_killed_process_leaves_nothing_behind() {
-    const NAME: &str = "shm::tests::process::a_killed_process_leaves_nothing_behind";
+fn a_killed_process_leaves_nothing_behind_but_what_was_pushed() {
+    const NAME: &str = "shm::tests::process::a_killed_process_leaves_nothing_behind_but_what_was_pushed";
     if is_again(NAME) {
         let arena = Arena::new(Access::ReadOnly, 512 * MIB, |_| {});
-        let _blocks: Vec<_> = (0..100).map(|_| arena.alloc_zeroed(MIB / 2).unwrap()).collect();
-        println!("\nready");
+        let blocks: Vec<_> = (0..100).map(|_| arena.alloc_zeroed(MIB / 2).unwrap()).collect();
+        blocks[99].copy_in(MIB / 2 - 5, b"value").unwrap();
+        let segment = blocks[99].segment();
+        let fd = segment.share().unwrap();
+        println!("\nready {} {} {}", fd.as_raw_fd(), segment.len(), blocks[99].offset());
         loop {
             std::thread::park();
         }
@@ -198,10 +202,27 @@ fn a_killed_process_leaves_nothing_behind() {
     for _ in 0..10 {
         let mut child = again(NAME).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|line| line == "ready"));
+        let ready = lines
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.strip_prefix("ready ")?.to_string()))
+            .unwrap();
+        let numbers: Vec<u64> = ready.split(' ').map(|n| n.parse().unwrap()).collect();
+        // Stands in for a descriptor that was pushed over a socket.
+        let fd = File::open(format!("/proc/{}/fd/{}", child.id(), numbers[0])).unwrap().into();
+        let segment = Segment::receive(fd, 1, numbers[1], Access::ReadOnly).unwrap();
         assert_eq!(named(), before, "a memfd has no name");
         child.kill().unwrap();
+        // Through the death, and after it, what was pushed can be read.
+        let mut bytes = vec![0; (MIB / 2) as usize];
+        let mut copies = || {
+            for _ in 0..10 {
+                segment.copy_out(numbers[2], &mut bytes).unwrap();
+                assert!(bytes.ends_with(b"\0value"));
+            }
+        };
+        copies();
         child.wait().unwrap();
+        copies();
         assert_eq!(named(), before);
     }
 }

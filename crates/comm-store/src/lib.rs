@@ -1,0 +1,10 @@
+//! Memory that the ranks of a team reach in each other.
+//!
+//! [`window`] holds the first of it: cells that a rank sets and others wait for, a few bytes of each rank that all can
+//! read, and tensors exposed in place for reading.
+//!
+//! Not here yet: notify and wait on a peer's cell, remote stores, put and get, and the keyed exchange of tensors.
+
+pub mod window;
+
+pub use window::Window;

@@ -1,0 +1,170 @@
+//! Tensors exposed in place, for peers to read.
+//!
+//! A peer in the same process is handed the tensor itself, which keeps the memory alive and unchanged however long it
+//! reads. A peer in another process is told the place; it copies, and looks once more whether the tensor is still
+//! exposed in the same round. The owner withdraws it before the memory can be used for anything else, so a copy that
+//! was begun too late is found out, not believed.
+
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, PoisonError};
+
+use comm_core::shm::Segment;
+use comm_core::team::Team;
+use comm_core::tensor::Tensor;
+use comm_core::{Deadline, Error, Result};
+
+use super::Window;
+
+/// A tensor of this rank that peers can read until this is dropped.
+#[must_use = "the tensor is withdrawn when this is dropped"]
+#[derive(Debug)]
+pub struct Exposed<'w> {
+    window: &'w Window,
+    slot: usize,
+}
+
+/// A peer's exposed tensor, as bytes in row-major order.
+#[derive(Debug)]
+pub struct Region<'w> {
+    window: &'w Window,
+    rank: usize,
+    slot: usize,
+    round: u64,
+    len: usize,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Here(Tensor),
+    There(Arc<Segment>, u64),
+}
+
+impl Window {
+    /// Exposes a contiguous tensor in a slot of this rank's part, in a round that grows from use to use. Peers may read
+    /// it once they have been told, by a cell that is set afterwards.
+    ///
+    /// If `abroad`, peers in other processes read it too: then it must lie in a block of the arena of tensors.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the tensor is not contiguous, or lies where such peers cannot reach it; if the
+    /// slot does not exist or the round is 0.
+    pub fn expose(&self, slot: usize, round: u64, tensor: &Tensor, abroad: bool) -> Result<Exposed<'_>> {
+        const OP: &str = "Window::expose";
+        if round == 0 || !tensor.is_contiguous() {
+            return Err(Error::invalid(OP, "the round counts from 1, and the tensor must be contiguous"));
+        }
+        let line = self.part(self.rank)?.slot(slot)?;
+        if abroad {
+            let (segment, offset, _) = tensor
+                .block()
+                .ok_or_else(|| Error::invalid(OP, "peers in other processes reach only blocks of the arena"))?;
+            line.segment.store(segment, Ordering::Relaxed);
+            line.offset.store(offset, Ordering::Relaxed);
+            line.len.store(tensor.nbytes() as u64, Ordering::Relaxed);
+        }
+        line.round.store(round, Ordering::Release);
+        self.set_local(slot, Some((round, tensor.clone())));
+        Ok(Exposed { window: self, slot })
+    }
+
+    /// What a rank has exposed in a slot in this round.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if it has exposed nothing there, or tells of memory that does not exist;
+    /// what ended the team, if that is why.
+    pub fn region(
+        &self,
+        team: &Team,
+        rank: usize,
+        slot: usize,
+        round: u64,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Region<'_>> {
+        let line = self.part(rank)?.slot(slot)?;
+        let nothing = || Error::bad_peer(format!("rank {rank} has exposed nothing in slot {slot} in round {round}"));
+        let (len, memory) = if team.shares_process(rank) {
+            let exposed = self.local.exposed.get(rank).and_then(|slots| slots.get(slot)).ok_or_else(nothing)?;
+            let held = exposed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match held {
+                Some((r, tensor)) if r == round => (tensor.nbytes(), Memory::Here(tensor)),
+                _ => return Err(nothing()),
+            }
+        } else {
+            if line.round.load(Ordering::Acquire) != round {
+                return Err(nothing());
+            }
+            let id = line.segment.load(Ordering::Relaxed);
+            let (offset, len) = (line.offset.load(Ordering::Relaxed), line.len.load(Ordering::Relaxed));
+            let unreachable = || Error::bad_peer(format!("rank {rank} exposes bytes that do not exist"));
+            let segment = team.peer_segment(rank, id, deadline).ok_or_else(unreachable)?;
+            segment.range(offset, len).map_err(|_| unreachable())?;
+            (usize::try_from(len).map_err(|_| unreachable())?, Memory::There(segment, offset))
+        };
+        Ok(Region { window: self, rank, slot, round, len, memory })
+    }
+
+    fn set_local(&self, slot: usize, tensor: Option<(u64, Tensor)>) {
+        if let Some(place) = self.local.exposed.get(self.rank).and_then(|slots| slots.get(slot)) {
+            let before = std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), tensor);
+            // Outside of the lock: it may be the last handle, and freeing takes its time.
+            drop(before);
+        }
+    }
+}
+
+impl Drop for Exposed<'_> {
+    fn drop(&mut self) {
+        if let Ok(line) = self.window.part(self.window.rank).and_then(|part| part.slot(self.slot)) {
+            line.round.store(0, Ordering::Relaxed);
+            // Before any later write to the memory that was exposed; pairs with the fence in `Region::verify`.
+            fence(Ordering::Release);
+        }
+        self.window.set_local(self.slot, None);
+    }
+}
+
+impl Region<'_> {
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes out of it. They count only if [`verify`](Region::verify) says so afterwards.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the range is not inside.
+    pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
+        let end = offset.checked_add(dst.len()).filter(|&end| end <= self.len);
+        let Some(end) = end else {
+            let why = format!("{} bytes at {offset} of a region of {}", dst.len(), self.len);
+            return Err(Error::invalid("Region::read", why));
+        };
+        match &self.memory {
+            Memory::Here(tensor) => dst.copy_from_slice(&tensor.bytes()?[offset..end]),
+            Memory::There(segment, base) => segment.copy_out(base + offset as u64, dst)?,
+        }
+        Ok(())
+    }
+
+    /// Whether everything that was read is what the rank exposed: it had not withdrawn it meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if it had, which it does only when its own call has failed.
+    pub fn verify(&self) -> Result<()> {
+        if let Memory::There(..) = self.memory {
+            fence(Ordering::Acquire);
+            let line = self.window.part(self.rank)?.slot(self.slot)?;
+            if line.round.load(Ordering::Relaxed) != self.round {
+                let why = format!("rank {} has withdrawn slot {} while it was read", self.rank, self.slot);
+                return Err(Error::bad_peer(why));
+            }
+        }
+        Ok(())
+    }
+}
