@@ -16,6 +16,7 @@ use crate::fault::{self, Armed};
 use crate::outcome::{RankResult, Skip};
 use crate::proto::{BATCH, CHILD_VAR, ChildSpec, Command, End, Event};
 use crate::runner::{self, Case};
+use crate::teams::Teams;
 
 pub(crate) use link::Link;
 pub(crate) use watchdog::Watchdog;
@@ -96,7 +97,7 @@ fn run(text: &str, programs: &[Program], cases: &[Case]) -> Result<(), String> {
     start("testkit-link", &child, move |child| {
         link::read_lines(&child.link, lines, |command| {
             if *command == Command::Dump {
-                child.link.send(None, Event::Dump { dump: child.dump() });
+                child.link.send(None, Event::Dump { dump: child.dump(&Teams::look()) });
             }
         });
     })?;
@@ -154,9 +155,9 @@ fn start(
 
 impl Child {
     /// Where each rank of this process is.
-    pub fn dump(&self) -> BTreeMap<usize, String> {
+    pub fn dump(&self, teams: &Teams) -> BTreeMap<usize, String> {
         let ranks = self.spec.placement.get(self.spec.process).map_or(&[][..], Vec::as_slice);
-        ranks.iter().map(|&rank| (rank, watchdog::describe(self, rank))).collect()
+        ranks.iter().map(|&rank| (rank, watchdog::describe(self, rank, teams))).collect()
     }
 }
 

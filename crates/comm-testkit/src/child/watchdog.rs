@@ -12,6 +12,7 @@ use crate::child::{Child, complain};
 use crate::clock::now_ns;
 use crate::proto::Event;
 use crate::sync::{lock, wait};
+use crate::teams::Teams;
 
 /// What each rank is doing and until when it may.
 pub(crate) struct Watchdog {
@@ -62,9 +63,13 @@ pub(crate) fn watch(child: &Child) {
         }
         if late {
             drop(ranks);
-            let dump = child.dump();
+            let teams = Teams::look();
+            let dump = child.dump(&teams);
             for (rank, text) in &dump {
                 complain(&format!("rank {rank}: {text}"));
+            }
+            for line in teams.of_all() {
+                complain(&line);
             }
             child.link.send(None, Event::Hung { dump });
             ranks = lock(&dog.ranks);
@@ -76,7 +81,7 @@ pub(crate) fn watch(child: &Child) {
 }
 
 /// Where a rank is: what it runs and for how long, its last point, its open waits.
-pub(crate) fn describe(child: &Child, rank: usize) -> String {
+pub(crate) fn describe(child: &Child, rank: usize, teams: &Teams) -> String {
     let doing = lock(&child.watchdog.ranks).get(&rank).cloned().flatten();
     let mut text = match doing {
         None => "between programs".to_string(),
@@ -94,8 +99,8 @@ pub(crate) fn describe(child: &Child, rank: usize) -> String {
         }
         None => write!(text, "; no point passed yet"),
     };
-    for wait in crate::teams::open_waits(rank) {
-        let _ = write!(text, "; {wait}");
+    for line in teams.of_rank(rank) {
+        let _ = write!(text, "; {line}");
     }
     text
 }

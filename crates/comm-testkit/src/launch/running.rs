@@ -73,6 +73,7 @@ impl Running {
         let state = State {
             procs: procs.iter().map(|_| ProcState::default()).collect(),
             ranks: (0..ranks).map(|_| RankState::default()).collect(),
+            judged: false,
         };
         let first_ranks = placement.iter().filter_map(|ranks| ranks.first().copied()).collect();
         let (owner, state, changed) = (launch.owner, Mutex::new(state), Condvar::new());
@@ -371,6 +372,7 @@ impl Running {
                 .then_some(())
         });
         self.shared.change(|s| {
+            s.judged = true;
             for (process, ranks) in self.placement.iter().enumerate() {
                 for &rank in ranks.iter().filter(|_| stopped.get(process) == Some(&true)) {
                     s.ranks[rank].place = Some("its process is stopped (state T)".to_string());

@@ -59,6 +59,8 @@ pub(super) struct State {
     pub(super) procs: Vec<ProcState>,
     /// By rank; ranks that the launch does not run are empty.
     pub(super) ranks: Vec<RankState>,
+    /// The launch is being ended because something hangs: what ranks make of each other's death is not their end.
+    pub(super) judged: bool,
 }
 
 /// What the reading thread and the callers share.
@@ -114,6 +116,7 @@ impl Shared {
                 event => {
                     let Some(rank) = rank.and_then(|r| s.ranks.get_mut(r)) else { return };
                     match event {
+                        Event::Result(_) | Event::Row { .. } if s.judged => {}
                         Event::Started => rank.started_ns = Some(at_ns),
                         Event::Note { text, value } => rank.notes.push(Note { at_ns, text, value }),
                         Event::Result(end) => rank.end = Some((end, at_ns)),

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use comm_core::point;
+use comm_core::team::Team;
 use comm_testkit::fault::Fault;
 use comm_testkit::{
     Case, Exit, Launch, LauncherCtx, Layout, Limit, Outcome, Program, RankCtx, RankReport, RankResult,
@@ -23,6 +24,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "shows", run: shows },
     Program { name: "forks", run: forks },
     Program { name: "launches", run: launches },
+    Program { name: "meets", run: meets },
 ];
 
 /// Passes the first point twice and the second once.
@@ -126,6 +128,18 @@ fn launches(ctx: &RankCtx) -> RankResult {
     done()
 }
 
+/// Joins a team; then rank 0 waits in a barrier for a rank that does not come.
+fn meets(ctx: &RankCtx) -> RankResult {
+    let team = Team::join(&ctx.name("team"), ctx.rank(), ctx.world(), ctx.deadline())?;
+    ctx.note("joined");
+    if ctx.rank() == 1 {
+        // Not a gate: a gate has a deadline below the limit.
+        ctx.line(SOON);
+    }
+    team.barrier(SOON)?;
+    done()
+}
+
 pub fn cases() -> Vec<Case> {
     vec![
         Case::launcher("launch", "ends/are/told/apart", ends_are_told_apart),
@@ -146,6 +160,7 @@ pub fn cases() -> Vec<Case> {
             .layouts(&[Layout::Threads]),
         Case::launcher("launch", "waiting/is/free", waiting_is_free).worlds(|w| w == 4),
         Case::launcher("launch", "other/user", other_user).worlds(|w| w == 2).layouts(&[Layout::Processes]),
+        Case::launcher("launch", "watchdog/tells/waits", watchdog_tells_waits),
         Case::launcher("launch", "mistakes", mistakes).worlds(|w| w == 2).layouts(&[Layout::Threads]),
     ]
 }
@@ -408,6 +423,18 @@ fn waiting_is_free(ctx: &LauncherCtx) -> RankResult {
     check!(cost < Duration::from_micros(300), "{cost:?} in 300 ms");
     running.go("on")?;
     check!(running.wait(SOON).iter().all(|r| r.outcome.is_ok()));
+    done()
+}
+
+fn watchdog_tells_waits(ctx: &LauncherCtx) -> RankResult {
+    let running = ctx.launch("meets").limit(Duration::from_millis(700)).spawn()?;
+    let reports = running.wait(SOON);
+    for r in &reports {
+        check_eq!(r.outcome, Outcome::Hung, "rank {}: {}", r.rank, running.logs());
+        let detail = r.detail.clone().unwrap_or_default();
+        check!(detail.contains("last point "), "{detail}");
+        check_eq!(detail.contains("waits for rank 1"), r.rank != 1, "rank {}: {detail}", r.rank);
+    }
     done()
 }
 
