@@ -111,7 +111,12 @@ impl ThreadGroup {
     /// # Errors
     /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument).
     #[doc(alias = "ReplicateToShard")]
-    pub fn replicate_to_shard(&self, tensor: &Tensor, dim: usize, sub_split: Option<usize>) -> Result<Tensor> {
+    pub fn replicate_to_shard(
+        &self,
+        tensor: &Tensor,
+        dim: usize,
+        sub_split: Option<usize>,
+    ) -> Result<Tensor> {
         shard::replicate_to_shard(tensor, dim, sub_split, self.rank(), self.size())
     }
 }

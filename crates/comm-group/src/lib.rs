@@ -45,11 +45,5 @@ pub use reduce::ReduceOp;
 pub use shard::{replicate_to_shard, shard_sizes};
 
 /// The fault points of this crate; see [`comm_core::points`].
-pub const POINTS: &[&str] = &[
-    "group.made",
-    "group.described",
-    "group.agreed",
-    "group.reduced",
-    "group.gathered",
-    "group.done",
-];
+pub const POINTS: &[&str] =
+    &["group.made", "group.described", "group.agreed", "group.reduced", "group.gathered", "group.done"];

@@ -48,7 +48,10 @@ pub fn replicate_to_shard(
 ) -> Result<Tensor> {
     const OP: &str = "replicate_to_shard";
     let Some(&n) = tensor.shape().get(dim) else {
-        return Err(Error::invalid(OP, format!("dimension {dim} of a tensor with shape {:?}", tensor.shape())));
+        return Err(Error::invalid(
+            OP,
+            format!("dimension {dim} of a tensor with shape {:?}", tensor.shape()),
+        ));
     };
     if rank >= world {
         return Err(Error::invalid(OP, format!("rank {rank} of {world}")));
@@ -58,7 +61,10 @@ pub fn replicate_to_shard(
         return Ok(tensor.narrow(dim, start, len)?);
     };
     if cut == 0 || cut >= n {
-        return Err(Error::invalid(OP, format!("sub-split at {cut} of a dimension of size {n}: it lies inside")));
+        return Err(Error::invalid(
+            OP,
+            format!("sub-split at {cut} of a dimension of size {n}: it lies inside"),
+        ));
     }
     let front = cut + 1;
     let (start, len) = shard_range(front, world, rank);

@@ -75,7 +75,7 @@ impl Outgoing {
             link.push_segment(&segment)?;
         }
         let flags = EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        hub.reactor.add(hub.reactor.token(), &link.socket, flags, link.clone())?;
+        hub.reactor.add(hub.reactor.token(), flags, link.clone())?;
         Ok(Some(link))
     }
 
@@ -113,6 +113,10 @@ impl Outgoing {
 }
 
 impl Source for Outgoing {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     fn ready(&self, _token: u64) -> Keep {
         // The peer never writes on this connection: to read from it can only tell that it is closed.
         match self.socket.receive() {
@@ -140,10 +144,6 @@ pub(super) struct Incoming {
 impl Incoming {
     pub(super) fn new(socket: Socket, hub: &Arc<Hub>) -> Incoming {
         Incoming { socket, hub: Arc::downgrade(hub), peer: OnceLock::new() }
-    }
-
-    pub(super) fn socket(&self) -> &Socket {
-        &self.socket
     }
 
     /// Reads everything that is there; `Ok(false)` at the end of the connection.
@@ -197,6 +197,10 @@ impl Incoming {
 }
 
 impl Source for Incoming {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
         let outcome = self.drain(&hub);
@@ -220,6 +224,10 @@ pub(super) struct PidfdSource {
 }
 
 impl Source for PidfdSource {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     fn ready(&self, _token: u64) -> Keep {
         if let Some(hub) = self.hub.upgrade() {
             hub.peer_died(self.peer);

@@ -10,7 +10,7 @@
 //! After `fork` a child has no hub: calls return [`Error::Forked`], and what it inherited does nothing when dropped.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::epoll::EventFlags;
@@ -132,7 +132,7 @@ impl Hub {
         });
         let _ = hub_slot.set(Arc::downgrade(&hub));
         let door = Arc::new(Door { listener, hub: Arc::downgrade(&hub) });
-        hub.reactor.add(hub.reactor.token(), &door.listener, EventFlags::IN, door.clone())?;
+        hub.reactor.add(hub.reactor.token(), EventFlags::IN, door)?;
         let served = hub.clone();
         std::thread::Builder::new()
             .name("comm-reactor".into())
@@ -265,7 +265,7 @@ impl Hub {
         let Some(pid) = peer.pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) else { return };
         let Ok(fd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
         let source = Arc::new(PidfdSource { fd, peer: peer.nonce(), hub: Arc::downgrade(self) });
-        let added = self.reactor.add(self.reactor.token(), &source.fd, EventFlags::IN, source.clone());
+        let added = self.reactor.add(self.reactor.token(), EventFlags::IN, source);
         if let Err(error) = added {
             tracing::warn!(%error, "a peer's pidfd cannot be watched");
         }
@@ -297,6 +297,10 @@ struct Door {
 }
 
 impl Source for Door {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
         loop {
@@ -304,8 +308,7 @@ impl Source for Door {
                 Ok(Some(socket)) => {
                     let link = Arc::new(Incoming::new(socket, &hub));
                     let flags = EventFlags::IN | EventFlags::RDHUP;
-                    let fd = link.socket().as_fd();
-                    if let Err(error) = hub.reactor.add(hub.reactor.token(), &fd, flags, link.clone()) {
+                    if let Err(error) = hub.reactor.add(hub.reactor.token(), flags, link) {
                         tracing::warn!(%error, "a link cannot be watched");
                     }
                 }

@@ -1,7 +1,7 @@
 //! The thread that serves sockets, wakes tasks, and knows the next deadline of a task.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +26,8 @@ pub(crate) enum Keep {
 
 /// Something with a descriptor that the reactor watches.
 pub(crate) trait Source: Send + Sync {
+    /// The descriptor.
+    fn fd(&self) -> BorrowedFd<'_>;
     /// Called on the reactor thread when the descriptor is ready. Must not block.
     fn ready(&self, token: u64) -> Keep;
 }
@@ -103,24 +105,22 @@ impl Reactor {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Watches a descriptor, which must live as long as the source, until the source says [`Keep::No`].
-    pub(crate) fn add(
-        &self,
-        token: u64,
-        fd: &impl AsFd,
-        flags: epoll::EventFlags,
-        source: Arc<dyn Source>,
-    ) -> Result<()> {
-        self.sources().insert(token, source);
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags).map_err(|e| {
+    /// Watches a source until it says [`Keep::No`] or is removed.
+    pub(crate) fn add(&self, token: u64, flags: epoll::EventFlags, source: Arc<dyn Source>) -> Result<()> {
+        self.sources().insert(token, source.clone());
+        epoll::add(&self.epoll, source.fd(), epoll::EventData::new_u64(token), flags).map_err(|e| {
             self.sources().remove(&token);
             Error::io("watching a socket", e)
         })
     }
 
-    /// Forgets a source; its descriptor leaves the epoll when it is closed.
+    /// Forgets a source. To close its descriptor would not do: where a duplicate lives on, in this process, in a peer
+    /// or in a forked child, an epoll goes on watching.
     pub(crate) fn remove(&self, token: u64) {
-        self.sources().remove(&token);
+        let source = self.sources().remove(&token);
+        if let Some(source) = source {
+            let _ = epoll::delete(&self.epoll, source.fd());
+        }
     }
 
     /// Wakes a task at a moment, unless disarmed before.

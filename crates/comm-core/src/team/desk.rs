@@ -3,7 +3,7 @@
 //! While a team comes together its desk is kept by the host; afterwards every process of the team keeps one on a
 //! duplicate of the same socket, so the name is held, and answered for, until the last of them has left.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::event::epoll::EventFlags;
@@ -42,12 +42,16 @@ impl Desk {
     pub(super) fn open(hub: &Arc<Hub>, listener: Listener, clerk: Arc<dyn Clerk>) -> Result<u64> {
         let desk = Arc::new(Desk { listener, hub: Arc::downgrade(hub), clerk });
         let token = hub.reactor().token();
-        hub.reactor().add(token, &desk.listener, EventFlags::IN, desk.clone())?;
+        hub.reactor().add(token, EventFlags::IN, desk)?;
         Ok(token)
     }
 }
 
 impl Source for Desk {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
         loop {
@@ -70,9 +74,7 @@ impl Source for Desk {
                         clerk: self.clerk.clone(),
                     });
                     let flags = EventFlags::IN | EventFlags::RDHUP;
-                    if let Err(error) =
-                        hub.reactor().add(token, &visitor.socket.as_fd(), flags, visitor.clone())
-                    {
+                    if let Err(error) = hub.reactor().add(token, flags, visitor) {
                         tracing::warn!(%error, "a connection cannot be watched");
                     }
                 }
@@ -111,7 +113,7 @@ impl Visitor {
     }
 
     /// Sends an answer; one that cannot be sent is to somebody who is gone.
-    pub(super) fn answer(&self, answer: &Answer, fds: &[std::os::fd::BorrowedFd<'_>]) {
+    pub(super) fn answer(&self, answer: &Answer, fds: &[BorrowedFd<'_>]) {
         let Some(hub) = self.hub.upgrade() else { return };
         match wire::encode(answer) {
             Ok(body) => {
@@ -154,6 +156,10 @@ impl Visitor {
 }
 
 impl Source for Visitor {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
         let keep = self.serve(&hub).unwrap_or_else(|error| {

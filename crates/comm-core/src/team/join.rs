@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::control::{Control, TeamId};
+use super::ending::Ending;
 use super::guard::NameGuard;
 use super::host::Host;
 use super::messages::{Answer, Request, Welcome};
@@ -229,18 +230,26 @@ impl<'a> Joining<'a> {
             let team = TeamShared::new(self.name.to_string(), id, hub, control, &nonces, process_of)?;
             let team = Arc::new(team);
             register(&team);
-            NameGuard::open(&team, Listener::from(name))?;
-            if let Err(missing) = team.link(&hub_names, self.deadline)? {
-                team.give_up(
-                    self.rank,
-                    "linking to the processes of the team",
-                    self.patience.waited(),
-                    missing,
-                );
+            match self.settle_in(&team, Listener::from(name), &hub_names) {
+                Ok(()) => Ok(team),
+                Err(error) => {
+                    // The others count on this process by now.
+                    let reason = format!("rank {} could not join: {error}", self.rank);
+                    team.end(&Ending::Aborted { by: self.rank, reason });
+                    Err(error)
+                }
             }
-            point!("join.linked");
-            Ok(team)
         })
+    }
+
+    /// What the first rank of a process does for all of them.
+    fn settle_in(&self, team: &Arc<TeamShared>, name: Listener, hub_names: &[String]) -> Result<()> {
+        NameGuard::open(team, name)?;
+        if let Err(missing) = team.link(hub_names, self.deadline)? {
+            team.give_up(self.rank, "linking to the processes of the team", self.patience.waited(), missing);
+        }
+        point!("join.linked");
+        Ok(())
     }
 
     fn map(&self, block: OwnedFd, id: TeamId, processes: usize) -> Result<Control> {

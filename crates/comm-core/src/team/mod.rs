@@ -233,7 +233,7 @@ impl Team {
         self.shared.peer_of(rank)?.segment(id, deadline.into())
     }
 
-    /// What wakes the waiters of a [`Cell`] of this team.
+    /// What wakes the waiters of a [`Cell`](crate::wait::Cell) of this team.
     pub fn bell(&self) -> &(impl Bell + use<>) {
         &*self.shared
     }

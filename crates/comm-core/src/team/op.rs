@@ -102,7 +102,7 @@ impl OpGuard<'_> {
         announce: bool,
     ) -> Result<()> {
         let (team, seq, patience) = (self.team, self.seq, &mut self.patience);
-        let (me, n, waiter) = (team.rank(), team.size(), team.waiter());
+        let (n, waiter) = (team.size(), team.waiter());
         let _open = OpenWait { team };
         let note = Note { team, what, round };
         let ended = |rank| {
@@ -111,7 +111,7 @@ impl OpGuard<'_> {
         };
         patience.refresh();
         let outcome = if announce {
-            rendezvous::meet(me, n, &cell_of, round, &*team.shared, waiter, patience, ended)
+            rendezvous::meet(n, &cell_of, round, &*team.shared, waiter, patience, ended)
         } else {
             rendezvous::all_reach(n, &cell_of, round, waiter, patience, ended)
         };

@@ -6,8 +6,8 @@
 //! and moved whole; otherwise elements are moved one by one, in square tiles if another dimension
 //! runs along memory on the source's side (a transpose), so that both sides stay in the cache.
 
-use crate::shm::copy::copy_from_shared;
 use super::{Layout, MAX_DIMS};
+use crate::shm::copy::copy_from_shared;
 
 /// Side of a tile, in elements: a tile of 8-byte elements on both sides fits into the first-level cache.
 const TILE: usize = 32;

@@ -200,7 +200,6 @@ mod loom_models {
             for round in 1..=2 {
                 board.written[me].store(round, Ordering::Relaxed);
                 rendezvous::meet(
-                    me,
                     n,
                     |rank| &board.cells[rank],
                     round,

@@ -26,10 +26,9 @@ pub(crate) fn all_reach<'c, E>(
     Ok(())
 }
 
-/// A barrier over one cell per rank: announces `round` in this rank's own cell and waits for all.
+/// A barrier over one cell per rank: announces `round` in the waiter's own cell and waits for all.
 #[doc(alias = "Barrier")]
 pub(crate) fn meet<'c, E>(
-    me: usize,
     n: usize,
     cell_of: impl Fn(usize) -> &'c Cell,
     round: u64,
@@ -38,6 +37,6 @@ pub(crate) fn meet<'c, E>(
     patience: &mut Patience,
     ended: impl FnMut(usize) -> Option<E>,
 ) -> Result<(), Unmet<E>> {
-    cell_of(me).set(round, bell);
+    cell_of(waiter.slot).set(round, bell);
     all_reach(n, cell_of, round, waiter, patience, ended)
 }

@@ -1,7 +1,7 @@
 //! All-gather: every rank pulls every shard into its own copy of the whole.
 
-use comm_core::tensor::{Tensor, TensorBuf};
 use comm_core::team::Team;
+use comm_core::tensor::{Tensor, TensorBuf};
 use comm_core::{Deadline, Error, Result, point};
 use comm_store::Window;
 
@@ -38,7 +38,11 @@ pub(crate) fn all_gather(
             let run = n * inner;
             let shard = collective.region(rank, Slot::Input)?;
             if shard.len() != outer * run {
-                return Err(Error::bad_peer(format!("rank {rank} exposes {} bytes, not {}", shard.len(), outer * run)));
+                return Err(Error::bad_peer(format!(
+                    "rank {rank} exposes {} bytes, not {}",
+                    shard.len(),
+                    outer * run
+                )));
             }
             for i in 0..outer {
                 if run > 0 {

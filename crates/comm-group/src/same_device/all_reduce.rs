@@ -1,7 +1,7 @@
 //! All-reduce in two steps: each rank reduces its own part of everybody's input, then pulls the parts of the others.
 
-use comm_core::tensor::{Tensor, TensorBuf};
 use comm_core::team::Team;
+use comm_core::tensor::{Tensor, TensorBuf};
 use comm_core::{Deadline, Error, Result, point};
 use comm_store::Window;
 
@@ -73,7 +73,10 @@ pub(crate) fn all_reduce(
             let (start, len) = range(rank);
             let reduced = collective.region(rank, Slot::Partial)?;
             if reduced.len() != len {
-                return Err(Error::bad_peer(format!("rank {rank} exposes {} bytes, not {len}", reduced.len())));
+                return Err(Error::bad_peer(format!(
+                    "rank {rank} exposes {} bytes, not {len}",
+                    reduced.len()
+                )));
             }
             reduced.read(0, &mut bytes[start..start + len])?;
             reduced.verify()?;

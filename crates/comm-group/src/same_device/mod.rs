@@ -152,7 +152,8 @@ impl<'a, 't> Collective<'a, 't> {
     }
 
     fn meet(&mut self, phase: Phase, what: &str) -> Result<()> {
-        let cells: Result<Vec<&Cell>> = (0..self.size()).map(|rank| self.window.cell(rank, phase as usize)).collect();
+        let cells: Result<Vec<&Cell>> =
+            (0..self.size()).map(|rank| self.window.cell(rank, phase as usize)).collect();
         let cells = cells?;
         let round = self.op.seq();
         self.op.meet(what, |rank| cells[rank], round)

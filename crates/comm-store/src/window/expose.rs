@@ -36,7 +36,7 @@ pub struct Region<'w> {
 
 #[derive(Debug)]
 enum Memory {
-    Here(Tensor),
+    Here(Box<Tensor>),
     There(Arc<Segment>, u64),
 }
 
@@ -56,9 +56,9 @@ impl Window {
         }
         let line = self.part(self.rank)?.slot(slot)?;
         if abroad {
-            let (segment, offset, _) = tensor
-                .block()
-                .ok_or_else(|| Error::invalid(OP, "peers in other processes reach only blocks of the arena"))?;
+            let (segment, offset, _) = tensor.block().ok_or_else(|| {
+                Error::invalid(OP, "peers in other processes reach only blocks of the arena")
+            })?;
             line.segment.store(segment, Ordering::Relaxed);
             line.offset.store(offset, Ordering::Relaxed);
             line.len.store(tensor.nbytes() as u64, Ordering::Relaxed);
@@ -82,12 +82,14 @@ impl Window {
         deadline: impl Into<Deadline>,
     ) -> Result<Region<'_>> {
         let line = self.part(rank)?.slot(slot)?;
-        let nothing = || Error::bad_peer(format!("rank {rank} has exposed nothing in slot {slot} in round {round}"));
+        let nothing =
+            || Error::bad_peer(format!("rank {rank} has exposed nothing in slot {slot} in round {round}"));
         let (len, memory) = if team.shares_process(rank) {
-            let exposed = self.local.exposed.get(rank).and_then(|slots| slots.get(slot)).ok_or_else(nothing)?;
+            let exposed =
+                self.local.exposed.get(rank).and_then(|slots| slots.get(slot)).ok_or_else(nothing)?;
             let held = exposed.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match held {
-                Some((r, tensor)) if r == round => (tensor.nbytes(), Memory::Here(tensor)),
+                Some((r, tensor)) if r == round => (tensor.nbytes(), Memory::Here(Box::new(tensor))),
                 _ => return Err(nothing()),
             }
         } else {
@@ -106,7 +108,8 @@ impl Window {
 
     fn set_local(&self, slot: usize, tensor: Option<(u64, Tensor)>) {
         if let Some(place) = self.local.exposed.get(self.rank).and_then(|slots| slots.get(slot)) {
-            let before = std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), tensor);
+            let before =
+                std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), tensor);
             // Outside of the lock: it may be the last handle, and freeing takes its time.
             drop(before);
         }

@@ -36,14 +36,16 @@ use part::{Part, Shape};
 #[doc(alias = "alloc_window_buffer")]
 pub struct Window {
     rank: usize,
-    deadline_op: &'static str,
     parts: Vec<Part>,
     local: Arc<Local>,
 }
 
 impl std::fmt::Debug for Window {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Window").field("rank", &self.rank).field("ranks", &self.parts.len()).finish_non_exhaustive()
+        f.debug_struct("Window")
+            .field("rank", &self.rank)
+            .field("ranks", &self.parts.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -51,8 +53,11 @@ impl std::fmt::Debug for Window {
 struct Local {
     parts: Vec<Mutex<Option<Part>>>,
     /// Tensors that ranks of this process expose, by rank and slot: peers in this process read them where they are.
-    exposed: Vec<Vec<Mutex<Option<(u64, Tensor)>>>>,
+    exposed: Vec<Vec<ExposedHere>>,
 }
+
+/// A tensor and the round in which it is exposed.
+type ExposedHere = Mutex<Option<(u64, Tensor)>>;
 
 impl Window {
     /// Makes a window: `cells` cells, `bytes` bytes and `slots` slots for exposed tensors on every rank, all zero
@@ -94,19 +99,24 @@ impl Window {
         let mut parts = Vec::with_capacity(size);
         for (peer, place) in places.iter().enumerate() {
             let part = if team.shares_process(peer) {
-                let shared = local.parts.get(peer).and_then(|p| p.lock().unwrap_or_else(PoisonError::into_inner).clone());
+                let shared = local
+                    .parts
+                    .get(peer)
+                    .and_then(|p| p.lock().unwrap_or_else(PoisonError::into_inner).clone());
                 shared.ok_or_else(|| Error::bad_peer(format!("rank {peer} made no part of the window")))?
             } else {
                 let Some(segment) = team.peer_segment(peer, place.segment, deadline) else {
                     // The peer has said where its part is, so only its death keeps the segment from coming.
                     team.begin(OP, deadline)?.finish();
-                    return Err(Error::bad_peer(format!("rank {peer} speaks of a segment that it has not pushed")));
+                    return Err(Error::bad_peer(format!(
+                        "rank {peer} speaks of a segment that it has not pushed"
+                    )));
                 };
                 Part::peer(segment, place.offset, shape)?
             };
             parts.push(part);
         }
-        Ok(Window { rank, deadline_op: OP, parts, local })
+        Ok(Window { rank, parts, local })
     }
 
     /// How many ranks have a part.
@@ -141,7 +151,7 @@ impl Window {
 
     fn part(&self, rank: usize) -> Result<&Part> {
         self.parts.get(rank).ok_or_else(|| {
-            Error::invalid(self.deadline_op, format!("rank {rank} of a window of {} ranks", self.parts.len()))
+            Error::invalid("Window", format!("rank {rank} of a window of {} ranks", self.parts.len()))
         })
     }
 }

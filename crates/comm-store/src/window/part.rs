@@ -140,18 +140,20 @@ impl Part {
 
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let at = self.bytes_at(offset, bytes.len())?;
-        Ok(match &self.memory {
+        match &self.memory {
             Memory::Here(block) => block.copy_in(at, bytes)?,
             Memory::There(segment, base) => segment.copy_in(base + at, bytes)?,
-        })
+        }
+        Ok(())
     }
 
     pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let at = self.bytes_at(offset, bytes.len())?;
-        Ok(match &self.memory {
+        match &self.memory {
             Memory::Here(block) => block.copy_out(at, bytes)?,
             Memory::There(segment, base) => segment.copy_out(base + at, bytes)?,
-        })
+        }
+        Ok(())
     }
 
     fn bytes_at(&self, offset: usize, len: usize) -> Result<u64> {

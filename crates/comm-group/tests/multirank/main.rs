@@ -1,0 +1,16 @@
+//! Collectives over threads, processes and both.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test says what went wrong by panicking"
+)]
+
+mod collective;
+mod fault;
+
+fn main() -> std::process::ExitCode {
+    let cases = [collective::cases(), fault::cases()].concat();
+    let programs = [collective::PROGRAMS, fault::PROGRAMS].concat();
+    comm_testkit::main(&cases, &programs)
+}
