@@ -16,10 +16,10 @@ use super::hello::{self, Purpose};
 use super::identity::Nonce;
 use super::liveness::{LifeWord, SEGMENT_LEN};
 use super::names::Address;
-use super::peer::Peer;
+use super::peer::{Peer, process_state};
 use super::reactor::{Keep, Source};
 use super::socket::{self, Packet, Socket};
-use crate::error::{Error, Result};
+use crate::error::{Error, PeerState, Result};
 use crate::point;
 use crate::shm::{Access, Segment};
 use crate::wire;
@@ -48,16 +48,8 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Connects to a peer's hub and introduces this process. `None` if nobody listens there any more.
-    pub(super) fn connect(hub: &Arc<Hub>, to: Nonce, address: &Address) -> Result<Option<Arc<Outgoing>>> {
-        let socket = match socket::connect(address) {
-            Ok(socket) => socket,
-            Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(None),
-            Err(e) => return Err(Error::io(format!("connecting to the hub {address}"), e)),
-        };
-        if let Some(uid) = socket.foreign_uid() {
-            return Err(Error::bad_peer(format!("the socket {address} belongs to uid {uid}")));
-        }
+    /// Introduces this process over a fresh connection, and pushes its segments.
+    fn open(hub: &Arc<Hub>, to: Nonce, socket: Socket) -> Result<Arc<Outgoing>> {
         let hub_link = Arc::downgrade(hub);
         let link = Arc::new(Outgoing {
             socket,
@@ -76,7 +68,12 @@ impl Outgoing {
         }
         let flags = EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         hub.reactor.add(hub.reactor.token(), flags, link.clone())?;
-        Ok(Some(link))
+        Ok(link)
+    }
+
+    /// What the process at the other end is doing.
+    pub(super) fn state(&self) -> PeerState {
+        self.socket.peer_pid().map_or(PeerState::Unknown, process_state)
     }
 
     pub(super) fn push_segment(&self, segment: &Segment) -> Result<()> {
@@ -255,19 +252,33 @@ fn dup(fd: &OwnedFd) -> Result<OwnedFd> {
     fd.try_clone().map_err(|e| Error::io("duplicating a descriptor", e))
 }
 
-/// Makes sure that there is a link to a peer; `false` if its process is gone.
-pub(super) fn ensure(hub: &Arc<Hub>, to: Nonce, address: &Address) -> Result<bool> {
-    // One at a time: a second link to the same peer would push every segment twice.
+/// What came of linking to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Linked {
+    Yes,
+    /// Its process is gone.
+    Gone,
+    /// Too many connect to it at the same time: to be tried again.
+    Busy,
+}
+
+/// Makes sure that there is a link to a peer.
+pub(super) fn ensure(hub: &Arc<Hub>, to: Nonce, address: &Address) -> Result<Linked> {
+    // One at a time: a second link to the same peer would be refused there.
     let mut links = hub.links.lock().unwrap_or_else(PoisonError::into_inner);
     if links.contains_key(&to) {
-        return Ok(true);
+        return Ok(Linked::Yes);
     }
     point!("link.connect");
-    match Outgoing::connect(hub, to, address)? {
-        Some(link) => {
-            links.insert(to, link);
-            Ok(true)
-        }
-        None => Ok(false),
+    let socket = match socket::connect(address) {
+        Ok(socket) => socket,
+        Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(Linked::Gone),
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(Linked::Busy),
+        Err(e) => return Err(Error::io(format!("connecting to the hub {address}"), e)),
+    };
+    if let Some(uid) = socket.foreign_uid() {
+        return Err(Error::bad_peer(format!("the socket {address} belongs to uid {uid}")));
     }
+    links.insert(to, Outgoing::open(hub, to, socket)?);
+    Ok(Linked::Yes)
 }

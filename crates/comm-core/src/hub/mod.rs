@@ -16,10 +16,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::event::epoll::EventFlags;
 
 use crate::config;
-use crate::error::{Error, Result};
+use crate::error::{Error, PeerState, Result};
 use crate::shm::{Access, Arena, Budget, Segment, fork};
 use crate::team::registry::Registry;
-use crate::wait::Deadline;
+use crate::wait::Patience;
 
 pub(crate) mod hello;
 mod identity;
@@ -33,7 +33,7 @@ mod robust;
 pub(crate) mod socket;
 
 pub use identity::{Instance, Nonce};
-use link::{Incoming, Outgoing, PidfdSource};
+use link::{Incoming, Linked, Outgoing, PidfdSource};
 use liveness::Liveness;
 use names::{Address, Namespace};
 pub(crate) use peer::Peer;
@@ -47,6 +47,14 @@ enum Known {
     Alive(Arc<Peer>),
     /// It is dead. Nonces do not come again.
     Dead,
+}
+
+/// What came of waiting for a peer.
+pub(crate) enum Awaited {
+    Here(Arc<Peer>),
+    Dead,
+    /// It has not introduced itself by the deadline.
+    Missing,
 }
 
 /// The hub of this process.
@@ -209,31 +217,36 @@ impl Hub {
         }
     }
 
-    /// Makes sure that a peer gets what it needs of this process; `false` if the peer is dead.
+    /// Makes sure that a peer gets what it needs of this process; `false` if it is too busy to take it now.
     pub(crate) fn link_to(self: &Arc<Self>, nonce: Nonce, hub_name: &str) -> Result<bool> {
         let address: Address = self.namespace.address("hub", hub_name)?;
-        if !link::ensure(self, nonce, &address)? {
+        let linked = link::ensure(self, nonce, &address)?;
+        if linked == Linked::Gone {
             self.peer_died(nonce);
-            return Ok(false);
         }
-        Ok(true)
+        Ok(linked != Linked::Busy)
     }
 
-    /// The peer, once it has introduced itself; `Ok(None)` if it is dead, `Err(())` if it has not come by the deadline.
-    pub(crate) fn await_peer(&self, nonce: Nonce, deadline: Deadline) -> Result<Option<Arc<Peer>>, ()> {
+    /// The peer, once it has introduced itself.
+    pub(crate) fn await_peer(&self, nonce: Nonce, patience: &mut Patience) -> Awaited {
         let mut peers = self.peers();
         loop {
             match peers.get(&nonce) {
-                Some(Known::Alive(peer)) => return Ok(Some(peer.clone())),
-                Some(Known::Dead) => return Ok(None),
+                Some(Known::Alive(peer)) => return Awaited::Here(peer.clone()),
+                Some(Known::Dead) => return Awaited::Dead,
                 None => {}
             }
-            let left = deadline.remaining();
-            if left.is_zero() {
-                return Err(());
+            match patience.on(&self.peers_changed, peers) {
+                Some(again) => peers = again,
+                None => return Awaited::Missing,
             }
-            peers = self.peers_changed.wait_timeout(peers, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// What a process is doing that this one has a link to.
+    pub(crate) fn state_of(&self, nonce: Nonce) -> PeerState {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.get(&nonce).map_or(PeerState::Unknown, |link| link.state())
     }
 
     /// A peer has introduced itself.

@@ -13,10 +13,12 @@ pub(super) struct NameGuard(Weak<TeamShared>);
 
 impl NameGuard {
     /// Holds the name, by a duplicate of its socket, until the team is dropped in this process.
+    /// The first rank of a process does it for all.
     pub(super) fn open(team: &Arc<TeamShared>, listener: Listener) -> Result<()> {
-        let guard = Arc::new(NameGuard(Arc::downgrade(team)));
-        team.set_name_guard(Desk::open(team.hub(), listener, guard)?);
-        Ok(())
+        team.guard_name(|| {
+            let guard = Arc::new(NameGuard(Arc::downgrade(team)));
+            Desk::open(team.hub(), listener, guard)
+        })
     }
 }
 

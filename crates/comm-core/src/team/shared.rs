@@ -4,13 +4,17 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::control::{BUCKETS, Control, TeamId};
 use super::ending::Ending;
 use super::tasks::Tasks;
 use crate::error::{Error, LostHow, Missing, PeerState, Result};
-use crate::hub::{Hub, Nonce, Peer};
-use crate::wait::{Bell, Deadline};
+use crate::hub::{Awaited, Hub, Nonce, Peer};
+use crate::wait::{Bell, Next, Patience};
+
+/// How long one who finds a peer's door crowded stays away.
+const BUSY: Duration = Duration::from_millis(2);
 
 /// A process of a team, in the order of the lowest rank of each.
 #[derive(Debug)]
@@ -32,7 +36,8 @@ pub(crate) struct TeamShared {
     processes: Arc<[Process]>,
     process_of: Vec<usize>,
     own_process: usize,
-    name_guard: OnceLock<u64>,
+    /// The desk at which this process answers for the name.
+    name_guard: Mutex<Option<u64>>,
     pub(crate) tasks: Tasks,
     reports: Mutex<()>,
     shelf: Mutex<Shelf>,
@@ -67,7 +72,7 @@ impl TeamShared {
             processes,
             process_of,
             own_process,
-            name_guard: OnceLock::new(),
+            name_guard: Mutex::default(),
             tasks: Tasks::default(),
             reports: Mutex::default(),
             shelf: Mutex::default(),
@@ -79,9 +84,13 @@ impl TeamShared {
         &self.name
     }
 
-    /// Holds the name of the team as long as this process is in it.
-    pub(crate) fn set_name_guard(&self, token: u64) {
-        let _ = self.name_guard.set(token);
+    /// Holds the name of the team as long as this process is in it: `open` opens a desk, unless there is one.
+    pub(crate) fn guard_name(&self, open: impl FnOnce() -> Result<u64>) -> Result<()> {
+        let mut guard = self.name_guard.lock().unwrap_or_else(PoisonError::into_inner);
+        if guard.is_none() {
+            *guard = Some(open()?);
+        }
+        Ok(())
     }
 
     pub(crate) fn id(&self) -> TeamId {
@@ -113,24 +122,29 @@ impl TeamShared {
         self.processes[self.process_of[rank]].peer.get()
     }
 
-    /// Links this process to all others of the team. Peers that are gone already are lost.
-    ///
-    /// # Errors
-    /// The ranks of the processes that did not introduce themselves by the deadline.
-    pub(crate) fn link(&self, hub_names: &[String], deadline: Deadline) -> Result<Result<(), Vec<Missing>>> {
+    /// Links this process to all others of the team, as far as that has not been done. Peers that are gone are lost.
+    /// Gives the ranks of the processes that did not introduce themselves by the deadline.
+    pub(crate) fn link(&self, hub_names: &[String], patience: &mut Patience) -> Result<Vec<Missing>> {
         let others = || self.processes.iter().zip(hub_names).filter(|(p, _)| p.nonce != self.hub.nonce());
         for (process, hub_name) in others() {
-            self.hub.link_to(process.nonce, hub_name)?;
+            while process.peer.get().is_none() && !self.hub.link_to(process.nonce, hub_name)? {
+                match patience.next() {
+                    Next::Look => {}
+                    Next::Sleep(slice) => std::thread::sleep(slice.min(BUSY)),
+                    Next::GiveUp => break,
+                }
+            }
         }
         let mut missing = Vec::new();
-        for (process, _) in others() {
-            match self.hub.await_peer(process.nonce, deadline) {
-                Ok(Some(peer)) => {
+        for (process, _) in others().filter(|(process, _)| process.peer.get().is_none()) {
+            match self.hub.await_peer(process.nonce, patience) {
+                Awaited::Here(peer) => {
+                    // Another rank of this process may have been faster.
                     let _ = process.peer.set(peer);
                 }
-                Ok(None) => self.process_died(process.nonce),
-                Err(()) => {
-                    let state = PeerState::Unknown;
+                Awaited::Dead => self.process_died(process.nonce),
+                Awaited::Missing => {
+                    let state = self.hub.state_of(process.nonce);
                     missing.extend(process.ranks.iter().map(|&rank| Missing { rank, state }));
                 }
             }
@@ -141,7 +155,7 @@ impl TeamShared {
                 self.process_died(process.nonce);
             }
         }
-        Ok(if missing.is_empty() { Ok(()) } else { Err(missing) })
+        Ok(missing)
     }
 
     /// A process is gone: those of its ranks that had not left are lost.
@@ -232,7 +246,7 @@ impl Bell for TeamShared {
 impl Drop for TeamShared {
     fn drop(&mut self) {
         // In a forked child a handle leaks its share, so this runs only where the team was joined.
-        if let Some(&token) = self.name_guard.get() {
+        if let Some(token) = *self.name_guard.get_mut().unwrap_or_else(PoisonError::into_inner) {
             self.hub.reactor().remove(token);
         }
         let things = std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner));

@@ -1,6 +1,6 @@
 //! How a waiter spends its time: spin, yield, sleep in slices, give up.
 
-use std::sync::OnceLock;
+use std::sync::{Condvar, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Deadline;
@@ -34,7 +34,13 @@ pub(crate) struct Patience {
     last: Instant,
     asked: Duration,
     stopped: Duration,
-    budget: u32,
+    /// How often to spin and to yield before sleeping: what is left of it, and what each wait begins with.
+    restless: Restless,
+    at_first: Restless,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Restless {
     spins: u32,
     yields: u32,
 }
@@ -43,18 +49,40 @@ impl Patience {
     /// `contenders` is how many ranks share this machine with the waiter, itself included: it spins only while
     /// there is a core for each of them.
     pub(crate) fn new(deadline: Deadline, contenders: usize) -> Patience {
-        let now = Instant::now();
-        let budget = if contenders <= cores() { SPINS } else { 0 };
-        let zero = Duration::ZERO;
+        let spins = if contenders <= cores() { SPINS } else { 0 };
+        Patience::with(deadline, Restless { spins, yields: YIELDS })
+    }
+
+    /// Patience that neither spins nor yields: for waits that are rare, or that hold a lock when they look.
+    pub(crate) fn sleeping(deadline: Deadline) -> Patience {
+        Patience::with(deadline, Restless { spins: 0, yields: 0 })
+    }
+
+    fn with(deadline: Deadline, restless: Restless) -> Patience {
+        let (now, zero) = (Instant::now(), Duration::ZERO);
         Patience {
             deadline,
             started: now,
             last: now,
             asked: zero,
             stopped: zero,
-            budget,
-            spins: budget,
-            yields: YIELDS,
+            restless,
+            at_first: restless,
+        }
+    }
+
+    /// Sleeps on a condition variable, a slice at most; `None` once the deadline has passed.
+    pub(crate) fn on<'a, T>(
+        &mut self,
+        condition: &Condvar,
+        guard: MutexGuard<'a, T>,
+    ) -> Option<MutexGuard<'a, T>> {
+        match self.next() {
+            Next::GiveUp => None,
+            Next::Look => Some(guard),
+            Next::Sleep(slice) => {
+                Some(condition.wait_timeout(guard, slice).unwrap_or_else(PoisonError::into_inner).0)
+            }
         }
     }
 
@@ -62,15 +90,15 @@ impl Patience {
     pub(crate) fn refresh(&mut self) {
         self.last = Instant::now();
         self.asked = Duration::ZERO;
-        self.spins = self.budget;
-        self.yields = YIELDS;
+        self.restless = self.at_first;
     }
 
     pub(crate) fn next(&mut self) -> Next {
-        if self.spins > 0 {
-            self.spins -= 1;
+        if self.restless.spins > 0 {
+            self.restless.spins -= 1;
             std::hint::spin_loop();
-            if !self.spins.is_multiple_of(64) {
+            // A look at the clock costs as much as many looks at a cell.
+            if !self.restless.spins.is_multiple_of(64) {
                 return Next::Look;
             }
         }
@@ -79,11 +107,11 @@ impl Patience {
         if left.is_zero() {
             return Next::GiveUp;
         }
-        if self.spins > 0 {
+        if self.restless.spins > 0 {
             return Next::Look;
         }
-        if self.yields > 0 {
-            self.yields -= 1;
+        if self.restless.yields > 0 {
+            self.restless.yields -= 1;
             std::thread::yield_now();
             return Next::Look;
         }
