@@ -34,7 +34,7 @@ use std::time::Instant;
 use crate::error::{At, Error, LostHow, Result};
 use crate::hub::Hub;
 use crate::point;
-use crate::shm::{Segment, fork};
+use crate::shm::fork;
 use crate::wait::{Bell, Deadline};
 
 pub(crate) mod control;
@@ -225,12 +225,6 @@ impl Team {
     /// first.
     pub fn operations(&self) -> u64 {
         self.seq.load(Ordering::Relaxed)
-    }
-
-    /// A segment of the process of `rank`; `None` if `rank` is of this process, if its process is dead, or if the
-    /// segment has not been pushed by the deadline.
-    pub fn peer_segment(&self, rank: usize, id: u64, deadline: impl Into<Deadline>) -> Option<Arc<Segment>> {
-        self.shared.peer_of(rank)?.segment(id, deadline.into())
     }
 
     /// What wakes the waiters of a [`Cell`](crate::wait::Cell) of this team.

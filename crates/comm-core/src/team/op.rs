@@ -1,5 +1,6 @@
 //! A symmetric operation: all ranks of a team do the same thing at the same place in their sequence.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,11 @@ use super::ending::{Ending, Waited};
 use super::shared::TeamShared;
 use super::{Team, at};
 use crate::error::{At, Error, LostHow, Missing, Result};
-use crate::wait::{Cell, Deadline, Patience, Unmet, Waiter, rendezvous, until};
+use crate::shm::Segment;
+use crate::wait::{Cell, Deadline, Next, Patience, Unmet, Waiter, rendezvous, until};
+
+/// Who waits for a segment looks this often whether the team goes on: the end of a team does not wake him.
+const SEGMENT_SLICE: Duration = Duration::from_millis(20);
 
 /// Being inside an operation.
 ///
@@ -61,14 +66,14 @@ impl Team {
     }
 }
 
-impl OpGuard<'_> {
+impl<'t> OpGuard<'t> {
     /// The number of this operation in the sequence of the team: the same on all ranks. The join was number 1.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
     /// The team.
-    pub fn team(&self) -> &Team {
+    pub fn team(&self) -> &'t Team {
         self.team
     }
 
@@ -135,6 +140,41 @@ impl OpGuard<'_> {
         outcome.map_err(|unmet| self.unmet(unmet, what, round, |_| cell, rank..rank + 1))
     }
 
+    /// A segment of the process of another rank. A peer pushes a segment before it speaks of anything in it, but over a
+    /// socket, so it may still be on its way.
+    ///
+    /// # Errors
+    /// As [`meet`](OpGuard::meet); [`Error::BadPeer`] if that rank shares this process, or left and never pushed it.
+    pub fn peer_segment(&mut self, rank: usize, id: u64) -> Result<Arc<Segment>> {
+        let shared = &self.team.shared;
+        let never = || Error::bad_peer(format!("rank {rank} speaks of a segment that it has not pushed"));
+        let peer = shared.peer_of(rank).ok_or_else(never)?;
+        let what = format!("a segment of rank {rank}");
+        self.patience.refresh();
+        let mut slice = Duration::ZERO;
+        loop {
+            let gone = peer.is_dead();
+            if let Some(segment) = peer.segment(id, slice.into()) {
+                return Ok(segment);
+            }
+            if gone {
+                // Whoever saw that death may not have come to tell this team of it.
+                shared.process_died(peer.nonce());
+            }
+            if let Some(error) = ended(self.team, self.seq, rank) {
+                return Err(self.placed_at(error, &what));
+            }
+            if gone {
+                return Err(never());
+            }
+            slice = match self.patience.next() {
+                Next::Look => Duration::ZERO,
+                Next::Sleep(slice) => slice.min(SEGMENT_SLICE),
+                Next::GiveUp => return Err(self.give_up(&what, &[rank], 0, 1)),
+            };
+        }
+    }
+
     /// Ends the operation in good order.
     pub fn finish(mut self) {
         self.close();
@@ -193,31 +233,32 @@ impl OpGuard<'_> {
         cell_of: impl Fn(usize) -> &'c Cell,
         ranks: std::ops::Range<usize>,
     ) -> Error {
-        let mut error = match unmet {
-            Unmet::Ended(error) => error,
+        match unmet {
+            Unmet::Ended(error) => self.placed_at(error, what),
             Unmet::TimedOut => {
-                let shared = &self.team.shared;
                 let late: Vec<usize> = ranks.filter(|&rank| cell_of(rank).load() < round).collect();
                 let seen = late.first().map_or(round, |&rank| cell_of(rank).load());
-                let missing =
-                    late.into_iter().map(|rank| Missing { rank, state: shared.state_of(rank) }).collect();
-                let what = format!("{} #{}: {what}", self.op, self.seq);
-                let waited = Waited { what, waited: self.patience.waited(), missing, seen, expected: round };
-                shared.end(&Ending::TimedOut { by: self.team.rank(), waited });
-                // Whoever was first to end the team is who is told of.
-                match shared.ended(Default::default) {
-                    Some(error) => error,
-                    None => Error::bad_peer("the control block of the team is damaged"),
-                }
+                self.give_up(what, &late, seen, round)
             }
-        };
-        if let Some(place) = error.at_mut() {
-            *place = at(
-                &self.team.shared,
-                self.team.rank(),
-                &format!("{} #{}: {what}", self.op, self.seq),
-                self.started,
-            );
+        }
+    }
+
+    /// Ends the team because these ranks did not come in time; the error says so, or what ended it before.
+    fn give_up(&self, what: &str, late: &[usize], seen: u64, expected: u64) -> Error {
+        let shared = &self.team.shared;
+        let missing = late.iter().map(|&rank| Missing { rank, state: shared.state_of(rank) }).collect();
+        let text = format!("{} #{}: {what}", self.op, self.seq);
+        let waited = Waited { what: text, waited: self.patience.waited(), missing, seen, expected };
+        shared.end(&Ending::TimedOut { by: self.team.rank(), waited });
+        // Whoever was first to end the team is who is told of.
+        let error = shared.ended(Default::default);
+        let error = error.unwrap_or_else(|| Error::bad_peer("the control block of the team is damaged"));
+        self.placed_at(error, what)
+    }
+
+    fn placed_at(&self, mut error: Error, what: &str) -> Error {
+        if let Some(at) = error.at_mut() {
+            *at = self.place(what);
         }
         error
     }
