@@ -5,7 +5,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -22,6 +22,7 @@ use super::socket::{self, Packet, Socket};
 use crate::error::{Error, PeerState, Result};
 use crate::point;
 use crate::shm::{Access, Segment};
+use crate::sync::lock;
 use crate::wire;
 
 /// Most segments that a peer may push: they grow in size, so this is far more than anybody needs.
@@ -77,7 +78,7 @@ impl Outgoing {
     }
 
     pub(super) fn push_segment(&self, segment: &Segment) -> Result<()> {
-        if !self.pushed.lock().unwrap_or_else(PoisonError::into_inner).insert(segment.id()) {
+        if !lock(&self.pushed).insert(segment.id()) {
             return Ok(());
         }
         let writable = segment.access() == Access::ReadWrite;
@@ -87,13 +88,13 @@ impl Outgoing {
     }
 
     fn push(&self, bytes: Vec<u8>, fds: Vec<OwnedFd>) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((bytes, fds));
+        lock(&self.queue).push_back((bytes, fds));
         self.flush();
     }
 
     /// Sends what the peer's queue takes; the reactor goes on when there is room again.
     fn flush(&self) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.queue);
         while let Some((bytes, fds)) = queue.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match self.socket.send(bytes, &borrowed) {
@@ -265,7 +266,7 @@ pub(super) enum Linked {
 /// Makes sure that there is a link to a peer.
 pub(super) fn ensure(hub: &Arc<Hub>, to: Nonce, address: &Address) -> Result<Linked> {
     // One at a time: a second link to the same peer would be refused there.
-    let mut links = hub.links.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut links = lock(&hub.links);
     if links.contains_key(&to) {
         return Ok(Linked::Yes);
     }

@@ -11,13 +11,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use rustix::event::epoll::EventFlags;
 
 use crate::config;
 use crate::error::{Error, PeerState, Result};
 use crate::shm::{Access, Arena, Budget, Segment, fork};
+use crate::sync::lock;
 use crate::team::registry::Registry;
 use crate::wait::Patience;
 
@@ -96,7 +97,9 @@ impl Hub {
         if fork::is_forked() {
             return Err(Error::Forked);
         }
-        let mut slot = HUB.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the lock: a child that is forked with the lock held must know that it is one.
+        fork::arm();
+        let mut slot = lock(&HUB);
         if let Some(hub) = &*slot {
             return Ok(hub.clone());
         }
@@ -107,7 +110,6 @@ impl Hub {
 
     fn start() -> Result<Arc<Hub>> {
         config::check()?;
-        fork::arm();
         let instance = Instance::detect()?;
         let namespace = Namespace::new(&instance.id)?;
         let nonce = Nonce::draw()?;
@@ -144,7 +146,7 @@ impl Hub {
         let served = hub.clone();
         std::thread::Builder::new()
             .name("comm-reactor".into())
-            .spawn(move || served.reactor.run(|| served.teams.wake_tasks()))
+            .spawn(move || served.reactor.run(|| served.teams.rung()))
             .map_err(|e| Error::io("starting the reactor thread", e))?;
         Ok(hub)
     }
@@ -209,7 +211,7 @@ impl Hub {
 
     fn push_everywhere(&self, segment: &Arc<Segment>) {
         // With the links locked, so that a link that is being made either sees the segment in `segments` or is here.
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = lock(&self.links);
         for link in links.values() {
             if let Err(error) = link.push_segment(segment) {
                 tracing::error!(%error, "a segment could not be pushed");
@@ -245,7 +247,7 @@ impl Hub {
 
     /// What a process is doing that this one has a link to.
     pub(crate) fn state_of(&self, nonce: Nonce) -> PeerState {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = lock(&self.links);
         links.get(&nonce).map_or(PeerState::Unknown, |link| link.state())
     }
 
@@ -294,12 +296,13 @@ impl Hub {
         }
         self.peers_changed.notify_all();
         self.liveness.forget_peer(nonce);
-        self.links.lock().unwrap_or_else(PoisonError::into_inner).remove(&nonce);
+        lock(&self.links).remove(&nonce);
         self.teams.process_died(nonce);
+        self.reactor.ring();
     }
 
     fn peers(&self) -> MutexGuard<'_, HashMap<Nonce, Known>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.peers)
     }
 }
 

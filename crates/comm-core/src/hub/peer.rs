@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::identity::Nonce;
 use super::liveness::LifeWord;
 use crate::error::PeerState;
 use crate::shm::Segment;
+use crate::sync::lock;
 use crate::wait::{Deadline, Patience};
 
 /// What a peer has pushed over its link: its life word, its bell, its segments.
@@ -98,7 +99,7 @@ impl Peer {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Segment>>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.segments)
     }
 }
 

@@ -244,9 +244,16 @@ impl<'a> Joining<'a> {
     /// What has to be done once for a process. Each of its ranks does what no other has done yet, by its own deadline.
     fn settle_in(&mut self, team: &Arc<TeamShared>, name: Listener, hub_names: &[String]) -> Result<()> {
         NameGuard::open(team, name)?;
-        let missing = team.link(hub_names, &mut self.patience)?;
-        if !missing.is_empty() {
-            team.give_up(self.rank, "linking to the processes of the team", self.patience.waited(), missing);
+        match team.link(hub_names, &mut self.patience) {
+            Ok(missing) if missing.is_empty() => {}
+            Ok(missing) => {
+                let what = "linking to the processes of the team";
+                team.give_up(self.rank, what, self.patience.waited(), missing);
+            }
+            Err(error) => {
+                team.release_name();
+                return Err(error);
+            }
         }
         point!("join.linked");
         Ok(())

@@ -10,7 +10,7 @@ use super::shared::TeamShared;
 use super::{Team, at};
 use crate::error::{At, Error, LostHow, Missing, Result};
 use crate::shm::Segment;
-use crate::wait::{Cell, Deadline, Next, Patience, Unmet, Waiter, rendezvous, until};
+use crate::wait::{Cell, Deadline, Next, Patience, Unmet, Waiter, clock, rendezvous, until};
 
 /// Who waits for a segment looks this often whether the team goes on: the end of a team does not wake him.
 const SEGMENT_SLICE: Duration = Duration::from_millis(20);
@@ -112,7 +112,8 @@ impl<'t> OpGuard<'t> {
         let note = Note { team, what, round };
         let ended = |rank| {
             note.waiting_for(rank, cell_of(rank));
-            ended(team, seq, rank)
+            // Whoever has left is named, also while a slower rank is waited for.
+            ended(team, seq, (0..n).filter(|&rank| cell_of(rank).load() < round))
         };
         patience.refresh();
         let outcome = if announce {
@@ -135,7 +136,7 @@ impl<'t> OpGuard<'t> {
         self.patience.refresh();
         let outcome = until(cell, team.waiter(), &mut self.patience, ready, || {
             note.waiting_for(rank, cell);
-            ended(team, seq, rank)
+            ended(team, seq, std::iter::once(rank))
         });
         outcome.map_err(|unmet| self.unmet(unmet, what, round, |_| cell, rank..rank + 1))
     }
@@ -161,7 +162,7 @@ impl<'t> OpGuard<'t> {
                 // Whoever saw that death may not have come to tell this team of it.
                 shared.process_died(peer.nonce());
             }
-            if let Some(error) = ended(self.team, self.seq, rank) {
+            if let Some(error) = ended(self.team, self.seq, std::iter::once(rank)) {
                 return Err(self.placed_at(error, &what));
             }
             if gone {
@@ -284,13 +285,17 @@ impl TeamShared {
     }
 }
 
-/// What keeps a rank from coming to operation `seq`.
-fn ended(team: &Team, seq: u64, rank: usize) -> Option<Error> {
+/// What keeps one of these ranks from coming to operation `seq`.
+fn ended(team: &Team, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Option<Error> {
     if let Some(error) = team.shared.ended(Default::default) {
         return Some(error);
     }
-    let after = team.shared.control().left_after(rank)?;
-    (after < seq).then(|| Error::PeerLeft { rank, at: Box::default() })
+    let control = team.shared.control();
+    if control.head().is_some_and(|head| head.leavers.load(Ordering::Acquire) == 0) {
+        return None;
+    }
+    let rank = awaited.find(|&rank| control.left_after(rank).is_some_and(|after| after < seq))?;
+    Some(Error::PeerLeft { rank, at: Box::default() })
 }
 
 /// Tells the control block what this rank waits for. Cheap enough to do each time that a waiter looks in vain.
@@ -308,7 +313,7 @@ impl Note<'_> {
             return;
         }
         waits.expected.store(self.round, Ordering::Relaxed);
-        waits.since.store(super::snapshot::now(), Ordering::Relaxed);
+        waits.since.store(clock::now(), Ordering::Relaxed);
         waits.what.set(self.what);
         waits.on.store(rank as u64 + 1, Ordering::Release);
     }

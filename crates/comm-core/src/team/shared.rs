@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use super::control::{BUCKETS, Control, TeamId};
@@ -11,6 +11,7 @@ use super::ending::Ending;
 use super::tasks::Tasks;
 use crate::error::{Error, LostHow, Missing, PeerState, Result};
 use crate::hub::{Awaited, Hub, Nonce, Peer};
+use crate::sync::lock;
 use crate::wait::{Bell, Next, Patience};
 
 /// How long one who finds a peer's door crowded stays away.
@@ -25,6 +26,13 @@ pub(crate) struct Process {
     peer: OnceLock<Arc<Peer>>,
 }
 
+/// How a process holds the name of a team.
+#[derive(Debug, Default)]
+struct NameHold {
+    desk: Option<u64>,
+    members: usize,
+}
+
 type Shelf = HashMap<(std::any::TypeId, u64), Arc<dyn Any + Send + Sync>>;
 
 /// A team as this process sees it; its ranks hold it together.
@@ -36,8 +44,8 @@ pub(crate) struct TeamShared {
     processes: Arc<[Process]>,
     process_of: Vec<usize>,
     own_process: usize,
-    /// The desk at which this process answers for the name.
-    name_guard: Mutex<Option<u64>>,
+    /// The desk at which this process answers for the name, and how many of its ranks are members.
+    name_guard: Mutex<NameHold>,
     pub(crate) tasks: Tasks,
     reports: Mutex<()>,
     shelf: Mutex<Shelf>,
@@ -84,13 +92,26 @@ impl TeamShared {
         &self.name
     }
 
-    /// Holds the name of the team as long as this process is in it: `open` opens a desk, unless there is one.
-    pub(crate) fn guard_name(&self, open: impl FnOnce() -> Result<u64>) -> Result<()> {
-        let mut guard = self.name_guard.lock().unwrap_or_else(PoisonError::into_inner);
-        if guard.is_none() {
-            *guard = Some(open()?);
+    /// Holds the name of the team for one more rank of this process: `open` opens a desk, unless there is one.
+    pub(crate) fn hold_name(&self, open: impl FnOnce() -> Result<u64>) -> Result<()> {
+        let mut hold = lock(&self.name_guard);
+        if hold.desk.is_none() {
+            hold.desk = Some(open()?);
         }
+        hold.members += 1;
         Ok(())
+    }
+
+    /// Holds the name no longer for one rank. With the last of them the name is free here, whoever else keeps the team.
+    pub(crate) fn release_name(&self) {
+        let desk = {
+            let mut hold = lock(&self.name_guard);
+            hold.members = hold.members.saturating_sub(1);
+            if hold.members == 0 { hold.desk.take() } else { None }
+        };
+        if let Some(token) = desk {
+            self.hub.reactor().remove(token);
+        }
     }
 
     pub(crate) fn id(&self) -> TeamId {
@@ -168,10 +189,26 @@ impl TeamShared {
         }
     }
 
+    /// Records that a rank leaves after its last operation, and tells those who may be waiting for it.
+    pub(crate) fn leave(&self, rank: usize, after: u64) {
+        self.control.rank(rank).status.left.store(after + 1, Ordering::Release);
+        if let Some(head) = self.control.head() {
+            head.leavers.fetch_add(1, Ordering::Release);
+        }
+        self.wake_everybody();
+    }
+
     /// The ranks that died together with `rank`.
     pub(crate) fn ranks_lost_with(&self, rank: usize) -> Vec<usize> {
         let of_process = &self.processes[self.process_of[rank]].ranks;
         of_process.iter().copied().filter(|&r| r == rank || self.control.left_after(r).is_none()).collect()
+    }
+
+    /// Whether one who comes as `rank` comes for the next team of this name: this one is over, or all have left it, or
+    /// that rank was in it and is no more.
+    pub(crate) fn will_free(&self, rank: usize) -> bool {
+        let is_out = |rank| self.control.left_after(rank).is_some() || self.is_gone(rank);
+        self.is_over() || (rank < self.size() && is_out(rank)) || (0..self.size()).all(is_out)
     }
 
     /// Whether the process of a rank is dead.
@@ -207,7 +244,7 @@ impl TeamShared {
 
     /// Something that the ranks of this process share, made by the first that asks.
     pub(crate) fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
-        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelf = lock(&self.shelf);
         let key = (std::any::TypeId::of::<T>(), key);
         if let Some(there) = shelf.get(&key).and_then(|thing| thing.clone().downcast::<T>().ok()) {
             return there;
@@ -219,11 +256,11 @@ impl TeamShared {
 
     /// Keeps a thing until no other process can use this process's memory any more.
     pub(crate) fn keep(&self, thing: Box<dyn Send>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(thing);
+        lock(&self.kept).push(thing);
     }
 
     pub(crate) fn lock_reports(&self) -> MutexGuard<'_, ()> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.reports)
     }
 }
 
@@ -245,11 +282,11 @@ impl Bell for TeamShared {
 
 impl Drop for TeamShared {
     fn drop(&mut self) {
-        // In a forked child a handle leaks its share, so this runs only where the team was joined.
-        if let Some(token) = *self.name_guard.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            self.hub.reactor().remove(token);
+        if crate::shm::fork::is_forked() {
+            // What is kept is the parent's; blocks know that, and do nothing when they are dropped here.
+            return;
         }
-        let things = std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let things = std::mem::take(&mut *lock(&self.kept));
         let kept = Kept {
             control: self.control.clone(),
             processes: self.processes.clone(),

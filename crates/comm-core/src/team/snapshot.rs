@@ -8,6 +8,7 @@ use super::shared::TeamShared;
 use super::{Team, at};
 use crate::error::Error;
 use crate::hub::Hub;
+use crate::wait::clock;
 
 /// A wait that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,17 +116,13 @@ fn snapshot(team: &TeamShared) -> TeamSnapshot {
                 rank: (on - 1) as usize,
                 seen: waits.seen.load(Ordering::Relaxed),
                 expected: waits.expected.load(Ordering::Relaxed),
-                elapsed: Duration::from_nanos(now().saturating_sub(waits.since.load(Ordering::Relaxed))),
+                elapsed: Duration::from_nanos(
+                    clock::now().saturating_sub(waits.since.load(Ordering::Relaxed)),
+                ),
             }),
             left: status.left.load(Ordering::Acquire) != 0,
         }
     });
     let ended = team.ended(|| at(team, 0, "snapshot", std::time::Instant::now()));
     TeamSnapshot { name: team.name().to_string(), ranks: ranks.collect(), ended }
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds: the same for all processes of the host.
-pub(super) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -3,15 +3,10 @@
 use std::sync::{Condvar, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Deadline;
+use super::{Deadline, clock};
 
-/// The longest sleep without looking up. Slices bound the harm of a peer that is stopped between a store and its
-/// wake-up, and are what makes time spent stopped visible.
+/// The longest sleep without looking up: bounds the harm of a peer that is stopped between a store and its wake-up.
 const SLICE: Duration = Duration::from_millis(200);
-
-/// Oversleeping by more than this means that the process did not run: it was stopped (Ctrl-Z, a debugger, a frozen
-/// cgroup). That time is not the peers' fault.
-const STOPPED: Duration = Duration::from_millis(250);
 
 const SPINS: u32 = 2000;
 const YIELDS: u32 = 8;
@@ -31,8 +26,7 @@ pub(crate) enum Next {
 pub(crate) struct Patience {
     deadline: Deadline,
     started: Instant,
-    last: Instant,
-    asked: Duration,
+    /// What had been credited to this process as time stopped when the wait began.
     stopped: Duration,
     /// How often to spin and to yield before sleeping: what is left of it, and what each wait begins with.
     restless: Restless,
@@ -59,16 +53,8 @@ impl Patience {
     }
 
     fn with(deadline: Deadline, restless: Restless) -> Patience {
-        let (now, zero) = (Instant::now(), Duration::ZERO);
-        Patience {
-            deadline,
-            started: now,
-            last: now,
-            asked: zero,
-            stopped: zero,
-            restless,
-            at_first: restless,
-        }
+        let (started, stopped) = (Instant::now(), clock::stopped());
+        Patience { deadline, started, stopped, restless, at_first: restless }
     }
 
     /// Sleeps on a condition variable, a slice at most; `None` once the deadline has passed.
@@ -86,10 +72,8 @@ impl Patience {
         }
     }
 
-    /// Begins another wait under the same deadline: time spent working since the last one is no time spent stopped.
+    /// Begins another wait under the same deadline.
     pub(crate) fn refresh(&mut self) {
-        self.last = Instant::now();
-        self.asked = Duration::ZERO;
         self.restless = self.at_first;
     }
 
@@ -102,8 +86,7 @@ impl Patience {
                 return Next::Look;
             }
         }
-        let now = self.account();
-        let left = self.deadline.instant().saturating_duration_since(now);
+        let left = self.deadline.remaining();
         if left.is_zero() {
             return Next::GiveUp;
         }
@@ -115,26 +98,12 @@ impl Patience {
             std::thread::yield_now();
             return Next::Look;
         }
-        self.asked = left.min(SLICE);
-        Next::Sleep(self.asked)
+        Next::Sleep(left.min(SLICE))
     }
 
     /// Time waited so far, without the time in which this process was stopped.
     pub(crate) fn waited(&self) -> Duration {
-        self.started.elapsed().saturating_sub(self.stopped)
-    }
-
-    /// Moves the deadline by the time in which this process did not run, if there was such time since last asked.
-    fn account(&mut self) -> Instant {
-        let now = Instant::now();
-        let over = now.saturating_duration_since(self.last).saturating_sub(self.asked);
-        if over > STOPPED {
-            self.deadline = self.deadline.extended_by(over);
-            self.stopped += over;
-        }
-        self.last = now;
-        self.asked = Duration::ZERO;
-        now
+        self.started.elapsed().saturating_sub(clock::stopped().saturating_sub(self.stopped))
     }
 }
 
