@@ -22,6 +22,7 @@ use crate::sync::lock;
 use crate::team::registry::Registry;
 use crate::wait::Patience;
 
+mod fds;
 pub(crate) mod hello;
 mod identity;
 mod link;
@@ -110,9 +111,9 @@ impl Hub {
 
     fn start() -> Result<Arc<Hub>> {
         config::check()?;
-        let instance = Instance::detect()?;
-        let namespace = Namespace::new(&instance.id)?;
         let nonce = Nonce::draw()?;
+        let instance = Instance::detect(nonce)?;
+        let namespace = Namespace::new(&instance.id)?;
         let address = namespace.address("hub", &nonce.to_string())?;
         let listener = namespace
             .claim(&address)?
@@ -162,9 +163,6 @@ impl Hub {
     }
 
     /// The arena of tensors: peers may read it.
-    ///
-    /// # Errors
-    /// None yet; the arena grows at its first allocation.
     pub fn tensors(self: &Arc<Self>) -> &Arena {
         self.tensors.get_or_init(|| self.arena(Access::ReadOnly))
     }

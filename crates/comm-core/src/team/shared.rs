@@ -138,6 +138,11 @@ impl TeamShared {
         self.own_process
     }
 
+    /// The lowest rank of this process.
+    pub(crate) fn own_lowest_rank(&self) -> usize {
+        self.processes[self.own_process].ranks.first().copied().unwrap_or_default()
+    }
+
     /// The peer process of a rank; `None` if it is this process.
     pub(crate) fn peer_of(&self, rank: usize) -> Option<&Arc<Peer>> {
         self.processes[self.process_of[rank]].peer.get()

@@ -90,16 +90,19 @@ impl Team {
     /// # Ok::<(), comm_core::Error>(())
     /// ```
     pub fn snapshot(&self) -> TeamSnapshot {
-        snapshot(&self.shared)
+        snapshot(&self.shared, self.rank)
     }
 }
 
 /// All teams of this process, for a watchdog that holds none of them.
 pub fn snapshots() -> Vec<TeamSnapshot> {
-    Hub::get().map_or_else(|_| vec![], |hub| hub.teams.all().iter().map(|team| snapshot(team)).collect())
+    Hub::get().map_or_else(
+        |_| vec![],
+        |hub| hub.teams.all().iter().map(|team| snapshot(team, team.own_lowest_rank())).collect(),
+    )
 }
 
-fn snapshot(team: &TeamShared) -> TeamSnapshot {
+fn snapshot(team: &TeamShared, asker: usize) -> TeamSnapshot {
     let ranks = team.control().ranks().iter().enumerate().map(|(rank, line)| {
         let (status, waits) = (&line.status, &line.waits);
         let op = status.op.load(Ordering::Acquire);
@@ -123,6 +126,6 @@ fn snapshot(team: &TeamShared) -> TeamSnapshot {
             left: status.left.load(Ordering::Acquire) != 0,
         }
     });
-    let ended = team.ended(|| at(team, 0, "snapshot", std::time::Instant::now()));
+    let ended = team.ended(|| at(team, asker, "snapshot", std::time::Instant::now()));
     TeamSnapshot { name: team.name().to_string(), ranks: ranks.collect(), ended }
 }
