@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::Team;
 use super::control::BOARD_BYTES;
 use crate::error::Result;
+use crate::point;
 use crate::wait::Deadline;
 
 impl Team {
@@ -30,6 +31,7 @@ impl Team {
         let mut op = self.begin("exchange", deadline)?;
         let control = self.shared.control();
         let round = op.seq();
+        point!("exchange.begun");
         for (word, chunk) in control.rank(self.rank).board.iter().zip(bytes.chunks_exact(8)) {
             word.store(u64::from_ne_bytes(std::array::from_fn(|i| chunk[i])), Ordering::Relaxed);
         }
@@ -43,6 +45,7 @@ impl Team {
                     bytes
                 };
                 let said = (0..self.size()).map(read).collect();
+                point!("exchange.met");
                 // Nobody writes his board again before all have read it.
                 op.meet("the others to have read", |rank| &control.rank(rank).taken, round)?;
                 Ok(said)
