@@ -62,9 +62,10 @@ pub fn run(args: &TestArgs) -> Result<(), Fail> {
     total.verdict()
 }
 
-/// Everything but doc tests and the multi-rank targets, whose harness is not libtest.
+/// Everything but doc tests and the multi-rank targets, whose harness is not libtest. The examples are programs: a
+/// test of theirs builds and runs them.
 fn unit_tests(workspace: &Workspace) -> Command {
-    let mut command = cargo(["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--examples"]);
+    let mut command = cargo(["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
     for target in workspace.test_targets() {
         if target != multirank::TARGET {
             command.args(["--test", target]);

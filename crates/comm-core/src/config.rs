@@ -42,8 +42,8 @@ pub struct Setting {
 /// Scope of names when processes are to meet.
 pub const INSTANCE_ID: Setting = Setting {
     name: "COMM_INSTANCE_ID",
-    default: "the launcher's job id (TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, SLURM_JOB_ID with SLURM_STEP_ID), else the pid",
-    meaning: "Scope of all names. Processes meet only if they have the same one; with the pid as scope, only threads of one process meet.",
+    default: "the launcher's job id (TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, SLURM_JOB_ID with SLURM_STEP_ID), else this process alone",
+    meaning: "Scope of all names. Processes meet only if they have the same one; without one, only threads of one process meet.",
 };
 /// Folder of the sockets, where abstract names do not reach.
 pub const RUNTIME_DIR: Setting = Setting {

@@ -8,6 +8,7 @@
 //! | [`Error::Timeout`] in a symmetric operation | over, on every rank |
 //! | [`Error::Timeout`] in a one-sided wait | unchanged |
 //! | [`Error::PeerLeft`] | over for the operations that need that rank |
+//! | [`Error::OutOfMemory`], [`Error::Io`], [`Error::BadPeer`] inside a symmetric operation | over: the other ranks get [`Error::Aborted`] |
 //! | everything else | unchanged |
 //!
 //! Families with a smaller vocabulary ([`TensorError`], [`ShmError`](crate::shm::ShmError),

@@ -26,6 +26,8 @@ pub mod points;
 #[cfg(not(loom))]
 pub mod shm;
 #[cfg(not(loom))]
+mod sync;
+#[cfg(not(loom))]
 pub mod team;
 #[cfg(not(loom))]
 pub mod tensor;

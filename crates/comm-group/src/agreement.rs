@@ -41,7 +41,9 @@ pub(crate) struct Descriptor {
     op: u32,
     reduce: u32,
     dim: u64,
-    dtype: u32,
+    dtype: u16,
+    /// Whether the tensor is on another device than the CPU.
+    elsewhere: u16,
     dims: u32,
     shape: [u64; MAX_DIMS],
 }
@@ -59,7 +61,8 @@ impl Descriptor {
             op: op.code(),
             reduce: if let Op::AllReduce(reduce) = op { reduce.code() } else { 0 },
             dim: if let Op::AllGather { dim } = op { dim as u64 } else { 0 },
-            dtype: tensor.map_or(0, |t| u32::from(t.dtype().code())),
+            dtype: tensor.map_or(0, |t| u16::from(t.dtype().code())),
+            elsewhere: tensor.map_or(0, |t| u16::from(!t.device().is_cpu())),
             dims: tensor.map_or(0, |t| t.shape().len() as u32),
             shape,
         }
@@ -81,6 +84,10 @@ impl Descriptor {
     fn dtype_name(&self) -> String {
         let dtype = u8::try_from(self.dtype).ok().and_then(DType::from_code);
         dtype.map_or_else(|| format!("dtype {}", self.dtype), |dtype| dtype.to_string())
+    }
+
+    fn device_name(&self) -> String {
+        if self.elsewhere == 0 { "cpu" } else { "another device" }.to_string()
     }
 
     fn shape_text(&self) -> String {
@@ -120,6 +127,7 @@ pub(crate) fn agree(all: &[Descriptor]) -> Result<()> {
     let difference = compare(all, "seq", |d| d.seq, |d| d.seq.to_string())
         .or_else(|| compare(all, "op", |d| d.op, Descriptor::op_name))
         .or_else(|| compare(all, "dtype", |d| d.dtype, Descriptor::dtype_name))
+        .or_else(|| compare(all, "device", |d| d.elsewhere != 0, Descriptor::device_name))
         .or_else(|| compare(all, "operator", |d| d.reduce, |d| ReduceOp::name_of(d.reduce)))
         .or_else(|| compare(all, "dim", |d| d.dim, |d| d.dim.to_string()))
         .or_else(|| {

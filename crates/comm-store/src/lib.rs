@@ -8,3 +8,6 @@
 pub mod window;
 
 pub use window::Window;
+
+/// The fault points of this crate; see [`comm_core::points`].
+pub const POINTS: &[&str] = &["window.read"];

@@ -137,17 +137,41 @@ fn kib(table: &str, name: &str) -> Option<u64> {
 /// assert!(comm_testkit::probe::state_of(std::process::id()).is_some());
 /// ```
 pub fn state_of(pid: u32) -> Option<char> {
+    stat_of(pid)?.trim_start().chars().next()
+}
+
+/// What /proc says about a process, from its state on.
+fn stat_of(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before it is in parentheses and may hold anything, parentheses included.
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+    Some(stat.rsplit_once(')')?.1.to_owned())
+}
+
+/// Whether the process group of this process is orphaned: nobody of its session who is outside the group started
+/// anybody in it, as under `setsid`, `nohup` or a service. The kernel drops SIGTSTP for such a group.
+pub(crate) fn group_is_orphaned() -> bool {
+    // Parent, group, session.
+    let family = |pid: u32| {
+        let stat = stat_of(pid)?;
+        let mut fields = stat.split_whitespace().skip(1).map_while(|field| field.parse::<u32>().ok());
+        Some((fields.next()?, fields.next()?, fields.next()?))
+    };
+    let Some((_, group, session)) = family(std::process::id()) else { return false };
+    !pids().filter_map(family).any(|(parent, of, _)| {
+        of == group && family(parent).is_some_and(|(_, others, theirs)| others != group && theirs == session)
+    })
+}
+
+/// All processes that can be seen.
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok())
 }
 
 /// The processes that belong to a launch ([`Running::id`](crate::Running::id)): its ranks, and what they
 /// forked or started. Ended ones do not count.
 pub fn processes_of_launch(id: &str) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|&pid| is_of_launch(pid, id)).collect()
+    pids().filter(|&pid| is_of_launch(pid, id)).collect()
 }
 
 fn is_of_launch(pid: u32, id: &str) -> bool {

@@ -55,16 +55,16 @@ pub struct Instance {
     pub id: String,
     /// Where it comes from, for error messages.
     pub source: &'static str,
-    /// False if the scope is this process's pid: then only its own threads can meet.
+    /// False if the scope is this process: then only its own threads can meet.
     pub shared: bool,
 }
 
 impl Instance {
-    /// Reads `COMM_INSTANCE_ID`, else the launcher's job id, else takes the pid.
+    /// Reads `COMM_INSTANCE_ID`, else the launcher's job id, else takes the process's nonce.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the variable is set but empty.
-    pub fn detect() -> Result<Instance> {
+    pub fn detect(nonce: Nonce) -> Result<Instance> {
         if let Some(id) = config::text(config::INSTANCE_ID)? {
             return Ok(Instance { id, source: config::INSTANCE_ID.name, shared: true });
         }
@@ -78,7 +78,7 @@ impl Instance {
             let step = var("SLURM_STEP_ID").unwrap_or_default();
             return Ok(Instance { id: format!("slurm={job}.{step}"), source: "SLURM_JOB_ID", shared: true });
         }
-        Ok(Instance { id: format!("pid={}", std::process::id()), source: "the pid", shared: false })
+        Ok(Instance { id: format!("process={nonce}"), source: "this process alone", shared: false })
     }
 }
 

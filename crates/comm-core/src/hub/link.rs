@@ -5,7 +5,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -16,12 +16,13 @@ use super::hello::{self, Purpose};
 use super::identity::Nonce;
 use super::liveness::{LifeWord, SEGMENT_LEN};
 use super::names::Address;
-use super::peer::Peer;
+use super::peer::{Peer, process_state};
 use super::reactor::{Keep, Source};
 use super::socket::{self, Packet, Socket};
-use crate::error::{Error, Result};
+use crate::error::{Error, PeerState, Result};
 use crate::point;
 use crate::shm::{Access, Segment};
+use crate::sync::lock;
 use crate::wire;
 
 /// Most segments that a peer may push: they grow in size, so this is far more than anybody needs.
@@ -48,16 +49,8 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Connects to a peer's hub and introduces this process. `None` if nobody listens there any more.
-    pub(super) fn connect(hub: &Arc<Hub>, to: Nonce, address: &Address) -> Result<Option<Arc<Outgoing>>> {
-        let socket = match socket::connect(address) {
-            Ok(socket) => socket,
-            Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(None),
-            Err(e) => return Err(Error::io(format!("connecting to the hub {address}"), e)),
-        };
-        if let Some(uid) = socket.foreign_uid() {
-            return Err(Error::bad_peer(format!("the socket {address} belongs to uid {uid}")));
-        }
+    /// Introduces this process over a fresh connection, and pushes its segments.
+    fn open(hub: &Arc<Hub>, to: Nonce, socket: Socket) -> Result<Arc<Outgoing>> {
         let hub_link = Arc::downgrade(hub);
         let link = Arc::new(Outgoing {
             socket,
@@ -76,11 +69,16 @@ impl Outgoing {
         }
         let flags = EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         hub.reactor.add(hub.reactor.token(), flags, link.clone())?;
-        Ok(Some(link))
+        Ok(link)
+    }
+
+    /// What the process at the other end is doing.
+    pub(super) fn state(&self) -> PeerState {
+        self.socket.peer_pid().map_or(PeerState::Unknown, process_state)
     }
 
     pub(super) fn push_segment(&self, segment: &Segment) -> Result<()> {
-        if !self.pushed.lock().unwrap_or_else(PoisonError::into_inner).insert(segment.id()) {
+        if !lock(&self.pushed).insert(segment.id()) {
             return Ok(());
         }
         let writable = segment.access() == Access::ReadWrite;
@@ -90,13 +88,13 @@ impl Outgoing {
     }
 
     fn push(&self, bytes: Vec<u8>, fds: Vec<OwnedFd>) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back((bytes, fds));
+        lock(&self.queue).push_back((bytes, fds));
         self.flush();
     }
 
     /// Sends what the peer's queue takes; the reactor goes on when there is room again.
     fn flush(&self) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = lock(&self.queue);
         while let Some((bytes, fds)) = queue.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match self.socket.send(bytes, &borrowed) {
@@ -255,19 +253,33 @@ fn dup(fd: &OwnedFd) -> Result<OwnedFd> {
     fd.try_clone().map_err(|e| Error::io("duplicating a descriptor", e))
 }
 
-/// Makes sure that there is a link to a peer; `false` if its process is gone.
-pub(super) fn ensure(hub: &Arc<Hub>, to: Nonce, address: &Address) -> Result<bool> {
-    // One at a time: a second link to the same peer would push every segment twice.
-    let mut links = hub.links.lock().unwrap_or_else(PoisonError::into_inner);
+/// What came of linking to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Linked {
+    Yes,
+    /// Its process is gone.
+    Gone,
+    /// Too many connect to it at the same time: to be tried again.
+    Busy,
+}
+
+/// Makes sure that there is a link to a peer.
+pub(super) fn ensure(hub: &Arc<Hub>, to: Nonce, address: &Address) -> Result<Linked> {
+    // One at a time: a second link to the same peer would be refused there.
+    let mut links = lock(&hub.links);
     if links.contains_key(&to) {
-        return Ok(true);
+        return Ok(Linked::Yes);
     }
     point!("link.connect");
-    match Outgoing::connect(hub, to, address)? {
-        Some(link) => {
-            links.insert(to, link);
-            Ok(true)
-        }
-        None => Ok(false),
+    let socket = match socket::connect(address) {
+        Ok(socket) => socket,
+        Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(Linked::Gone),
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(Linked::Busy),
+        Err(e) => return Err(Error::io(format!("connecting to the hub {address}"), e)),
+    };
+    if let Some(uid) = socket.foreign_uid() {
+        return Err(Error::bad_peer(format!("the socket {address} belongs to uid {uid}")));
     }
+    links.insert(to, Outgoing::open(hub, to, socket)?);
+    Ok(Linked::Yes)
 }

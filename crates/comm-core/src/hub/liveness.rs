@@ -1,18 +1,19 @@
 //! The thread that shows that this process lives, and watches whether its peers do.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::identity::Nonce;
 use super::robust::{self, Watched};
 use crate::error::{Error, Result};
 use crate::shm::{Access, Segment};
-use crate::wait::futex;
+use crate::sync::lock;
+use crate::wait::{clock, futex};
 
-/// The watcher looks up this often even when nothing wakes it. The kernel wakes one sleeper of a dead process's word,
+/// The watcher looks up this often even when nothing wakes it: to beat, and because the kernel wakes one sleeper of a dead process's word,
 /// who wakes the others; should just that one be stopped, the others notice at their next slice.
-const SLICE: Duration = Duration::from_millis(80);
+const SLICE: Duration = clock::BEAT;
 
 /// How often it looks where the kernel cannot wait for several words.
 const SHORT_SLICE: Duration = Duration::from_millis(20);
@@ -74,8 +75,9 @@ impl Liveness {
         std::thread::Builder::new()
             .name("comm-life".into())
             .spawn(move || {
-                // The segment is part of what this thread owns and never lets go, so the word stays mapped.
-                let outcome = shared.own.range(0, 4).map(|at| robust::mark_alive(at.cast()));
+                // SAFETY: the segment was made here, so it is mapped writable, and this thread holds it until it ends,
+                // which is with the process.
+                let outcome = shared.own.range(0, 4).map(|at| unsafe { robust::mark_alive(at.cast()) });
                 let failed = outcome.is_err();
                 let _ = ready.send(outcome.map_err(Error::from));
                 if !failed {
@@ -117,12 +119,13 @@ impl Liveness {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Nonce, Arc<LifeWord>)>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.peers)
     }
 
     fn watch(&self, on_death: &dyn Fn(Nonce)) {
         let mut offset = 0;
         loop {
+            clock::beat();
             let news = Watched { word: &self.news, value: self.news.load(Ordering::Acquire) };
             let peers = self.lock().clone();
             for (nonce, life) in &peers {

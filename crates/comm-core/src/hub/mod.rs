@@ -11,16 +11,18 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use rustix::event::epoll::EventFlags;
 
 use crate::config;
-use crate::error::{Error, Result};
+use crate::error::{Error, PeerState, Result};
 use crate::shm::{Access, Arena, Budget, Segment, fork};
+use crate::sync::lock;
 use crate::team::registry::Registry;
-use crate::wait::Deadline;
+use crate::wait::Patience;
 
+mod fds;
 pub(crate) mod hello;
 mod identity;
 mod link;
@@ -33,7 +35,7 @@ mod robust;
 pub(crate) mod socket;
 
 pub use identity::{Instance, Nonce};
-use link::{Incoming, Outgoing, PidfdSource};
+use link::{Incoming, Linked, Outgoing, PidfdSource};
 use liveness::Liveness;
 use names::{Address, Namespace};
 pub(crate) use peer::Peer;
@@ -47,6 +49,14 @@ enum Known {
     Alive(Arc<Peer>),
     /// It is dead. Nonces do not come again.
     Dead,
+}
+
+/// What came of waiting for a peer.
+pub(crate) enum Awaited {
+    Here(Arc<Peer>),
+    Dead,
+    /// It has not introduced itself by the deadline.
+    Missing,
 }
 
 /// The hub of this process.
@@ -88,7 +98,9 @@ impl Hub {
         if fork::is_forked() {
             return Err(Error::Forked);
         }
-        let mut slot = HUB.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the lock: a child that is forked with the lock held must know that it is one.
+        fork::arm();
+        let mut slot = lock(&HUB);
         if let Some(hub) = &*slot {
             return Ok(hub.clone());
         }
@@ -99,10 +111,9 @@ impl Hub {
 
     fn start() -> Result<Arc<Hub>> {
         config::check()?;
-        fork::arm();
-        let instance = Instance::detect()?;
-        let namespace = Namespace::new(&instance.id)?;
         let nonce = Nonce::draw()?;
+        let instance = Instance::detect(nonce)?;
+        let namespace = Namespace::new(&instance.id)?;
         let address = namespace.address("hub", &nonce.to_string())?;
         let listener = namespace
             .claim(&address)?
@@ -136,7 +147,7 @@ impl Hub {
         let served = hub.clone();
         std::thread::Builder::new()
             .name("comm-reactor".into())
-            .spawn(move || served.reactor.run(|| served.teams.wake_tasks()))
+            .spawn(move || served.reactor.run(|| served.teams.rung()))
             .map_err(|e| Error::io("starting the reactor thread", e))?;
         Ok(hub)
     }
@@ -152,9 +163,6 @@ impl Hub {
     }
 
     /// The arena of tensors: peers may read it.
-    ///
-    /// # Errors
-    /// None yet; the arena grows at its first allocation.
     pub fn tensors(self: &Arc<Self>) -> &Arena {
         self.tensors.get_or_init(|| self.arena(Access::ReadOnly))
     }
@@ -201,7 +209,7 @@ impl Hub {
 
     fn push_everywhere(&self, segment: &Arc<Segment>) {
         // With the links locked, so that a link that is being made either sees the segment in `segments` or is here.
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = lock(&self.links);
         for link in links.values() {
             if let Err(error) = link.push_segment(segment) {
                 tracing::error!(%error, "a segment could not be pushed");
@@ -209,31 +217,36 @@ impl Hub {
         }
     }
 
-    /// Makes sure that a peer gets what it needs of this process; `false` if the peer is dead.
+    /// Makes sure that a peer gets what it needs of this process; `false` if it is too busy to take it now.
     pub(crate) fn link_to(self: &Arc<Self>, nonce: Nonce, hub_name: &str) -> Result<bool> {
         let address: Address = self.namespace.address("hub", hub_name)?;
-        if !link::ensure(self, nonce, &address)? {
+        let linked = link::ensure(self, nonce, &address)?;
+        if linked == Linked::Gone {
             self.peer_died(nonce);
-            return Ok(false);
         }
-        Ok(true)
+        Ok(linked != Linked::Busy)
     }
 
-    /// The peer, once it has introduced itself; `Ok(None)` if it is dead, `Err(())` if it has not come by the deadline.
-    pub(crate) fn await_peer(&self, nonce: Nonce, deadline: Deadline) -> Result<Option<Arc<Peer>>, ()> {
+    /// The peer, once it has introduced itself.
+    pub(crate) fn await_peer(&self, nonce: Nonce, patience: &mut Patience) -> Awaited {
         let mut peers = self.peers();
         loop {
             match peers.get(&nonce) {
-                Some(Known::Alive(peer)) => return Ok(Some(peer.clone())),
-                Some(Known::Dead) => return Ok(None),
+                Some(Known::Alive(peer)) => return Awaited::Here(peer.clone()),
+                Some(Known::Dead) => return Awaited::Dead,
                 None => {}
             }
-            let left = deadline.remaining();
-            if left.is_zero() {
-                return Err(());
+            match patience.on(&self.peers_changed, peers) {
+                Some(again) => peers = again,
+                None => return Awaited::Missing,
             }
-            peers = self.peers_changed.wait_timeout(peers, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// What a process is doing that this one has a link to.
+    pub(crate) fn state_of(&self, nonce: Nonce) -> PeerState {
+        let links = lock(&self.links);
+        links.get(&nonce).map_or(PeerState::Unknown, |link| link.state())
     }
 
     /// A peer has introduced itself.
@@ -281,12 +294,13 @@ impl Hub {
         }
         self.peers_changed.notify_all();
         self.liveness.forget_peer(nonce);
-        self.links.lock().unwrap_or_else(PoisonError::into_inner).remove(&nonce);
+        lock(&self.links).remove(&nonce);
         self.teams.process_died(nonce);
+        self.reactor.ring();
     }
 
     fn peers(&self) -> MutexGuard<'_, HashMap<Nonce, Known>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.peers)
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::identity::Nonce;
 use super::liveness::LifeWord;
 use crate::error::PeerState;
 use crate::shm::Segment;
-use crate::wait::Deadline;
+use crate::sync::lock;
+use crate::wait::{Deadline, Patience};
 
 /// What a peer has pushed over its link: its life word, its bell, its segments.
 #[derive(Debug)]
@@ -79,16 +80,16 @@ impl Peer {
     /// A segment of the peer. It is pushed before anything in it is spoken of, but over a socket: it may be on its way.
     /// `None` if it has not come by the deadline, or the peer is dead and it never will.
     pub(crate) fn segment(&self, id: u64, deadline: Deadline) -> Option<Arc<Segment>> {
+        let mut patience = Patience::sleeping(deadline);
         let mut segments = self.lock();
         loop {
             if let Some(segment) = segments.get(&id) {
                 return Some(segment.clone());
             }
-            let left = deadline.remaining();
-            if self.is_dead() || left.is_zero() {
+            if self.is_dead() {
                 return None;
             }
-            segments = self.changed.wait_timeout(segments, left).unwrap_or_else(PoisonError::into_inner).0;
+            segments = patience.on(&self.changed, segments)?;
         }
     }
 
@@ -98,7 +99,7 @@ impl Peer {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Segment>>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.segments)
     }
 }
 
@@ -108,7 +109,7 @@ pub(super) fn ring(bell: &OwnedFd) {
 }
 
 /// Whether a process is stopped. Its threads are stopped one by one, the first of them is the one that is looked at.
-fn process_state(pid: u32) -> PeerState {
+pub(super) fn process_state(pid: u32) -> PeerState {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return PeerState::Unknown };
     // The name in parentheses may contain anything, so the state is what follows the last one.
     match stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next()) {

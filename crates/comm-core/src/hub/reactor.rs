@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use rustix::time::Timespec;
 
 use super::peer::ring;
 use crate::error::{Error, Result};
+use crate::sync::lock;
+use crate::wait::Deadline;
 
 /// What a source has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,14 +35,12 @@ pub(crate) trait Source: Send + Sync {
 }
 
 const BELL: u64 = 0;
-/// While tasks have deadlines the reactor looks up this often, to notice that it did not run (see `wait::patience`).
-const SLICE: Duration = Duration::from_millis(200);
-const STOPPED: Duration = Duration::from_millis(250);
 
-/// The deadline of a task. It has come when the reactor says so, not when the task reads a clock: the reactor knows
-/// about time in which this process was stopped.
+/// The deadline of a task.
 pub(crate) struct Timer {
     token: u64,
+    deadline: Deadline,
+    /// The moment under which the reactor has it: the deadline as it stood then.
     at: Mutex<Instant>,
     waker: Mutex<Waker>,
     fired: AtomicBool,
@@ -52,13 +52,15 @@ impl Timer {
         self.fired.load(Ordering::Acquire)
     }
 
-    /// Wakes another task from now on.
-    pub(crate) fn set_waker(&self, waker: &Waker) {
-        self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone_from(waker);
+    /// Wakes another task from now on. `false` if the deadline has come meanwhile: then nobody will be woken.
+    pub(crate) fn set_waker(&self, waker: &Waker) -> bool {
+        // The old one is dropped outside of the lock: it may be the last handle to a task.
+        let _old = std::mem::replace(&mut *lock(&self.waker), waker.clone());
+        !self.has_fired()
     }
 
     fn key(&self) -> (Instant, u64) {
-        (*self.at.lock().unwrap_or_else(PoisonError::into_inner), self.token)
+        (*lock(&self.at), self.token)
     }
 }
 
@@ -124,10 +126,11 @@ impl Reactor {
     }
 
     /// Wakes a task at a moment, unless disarmed before.
-    pub(crate) fn arm(&self, at: Instant, waker: &Waker) -> Arc<Timer> {
+    pub(crate) fn arm(&self, deadline: Deadline, waker: &Waker) -> Arc<Timer> {
         let timer = Arc::new(Timer {
             token: self.token(),
-            at: Mutex::new(at),
+            deadline,
+            at: Mutex::new(deadline.instant()),
             waker: Mutex::new(waker.clone()),
             fired: AtomicBool::new(false),
         });
@@ -154,21 +157,14 @@ impl Reactor {
         loop {
             let now = Instant::now();
             let next = self.timers().keys().next().map(|(at, _)| at.saturating_duration_since(now));
-            let asked = next.map(|next| next.min(SLICE));
             let timeout =
-                asked.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+                next.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::error!(%error, "the reactor's epoll failed");
-                    std::thread::sleep(SLICE);
-                }
-            }
-            if let Some(asked) = asked {
-                let over = now.elapsed().saturating_sub(asked);
-                if over > STOPPED {
-                    self.postpone(over);
+                    std::thread::sleep(Duration::from_millis(10));
                 }
             }
             for event in &events {
@@ -201,28 +197,24 @@ impl Reactor {
             std::mem::replace(&mut *timers, later)
         };
         for timer in due.into_values() {
+            if !timer.deadline.has_passed() {
+                // It has been moved by time in which this process was stopped.
+                *lock(&timer.at) = timer.deadline.instant();
+                self.timers().insert(timer.key(), timer);
+                continue;
+            }
             timer.fired.store(true, Ordering::Release);
-            let waker = timer.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let waker = lock(&timer.waker).clone();
             guarded(|| waker.wake());
         }
     }
 
-    /// Moves every deadline by time in which this process did not run.
-    fn postpone(&self, by: Duration) {
-        let mut timers = self.timers();
-        for timer in std::mem::take(&mut *timers).into_values() {
-            *timer.at.lock().unwrap_or_else(PoisonError::into_inner) += by;
-            timers.insert(timer.key(), timer);
-        }
-        tracing::info!(?by, "this process did not run for a while; deadlines are moved by as much");
-    }
-
     fn sources(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Source>>> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sources)
     }
 
     fn timers(&self) -> MutexGuard<'_, Timers> {
-        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.timers)
     }
 }
 

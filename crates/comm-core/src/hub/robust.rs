@@ -7,7 +7,7 @@
 
 use std::ffi::c_long;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -38,9 +38,11 @@ struct Head {
 
 /// Makes `word` say when the calling thread is gone, and marks it alive. `false` if the kernel does not offer it.
 ///
-/// The word must be mapped writable, stay mapped for ever, and the thread must not use robust mutexes otherwise: its
-/// list, of which the C library keeps one too, is replaced.
-pub(super) fn mark_alive(word: NonNull<AtomicU32>) -> bool {
+/// The thread must not use robust mutexes otherwise: its list, of which the C library keeps one too, is replaced.
+///
+/// # Safety
+/// The word is mapped writable and stays so until the thread has ended: the kernel writes it then.
+pub(super) unsafe fn mark_alive(word: NonNull<AtomicU32>) -> bool {
     // One entry, in private memory: peers that map the word do not reach the list.
     let entry = Box::leak(Box::new(Entry { next: std::ptr::null() }));
     let offset = (word.as_ptr() as isize).wrapping_sub(std::ptr::from_ref::<Entry>(entry) as isize);
@@ -48,7 +50,7 @@ pub(super) fn mark_alive(word: NonNull<AtomicU32>) -> bool {
         Box::leak(Box::new(Head { first: entry, futex_offset: offset as c_long, pending: std::ptr::null() }));
     entry.next = std::ptr::from_ref::<Head>(head).cast();
     let id = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-    // SAFETY: the caller says that the word stays mapped; it is an atomic.
+    // SAFETY: the word is mapped (the caller's promise); it is an atomic.
     unsafe { word.as_ref() }.store(id | WAITERS, Ordering::SeqCst);
     if refused(Call::SetRobustList) {
         return false;
@@ -60,15 +62,22 @@ pub(super) fn mark_alive(word: NonNull<AtomicU32>) -> bool {
     outcome == 0
 }
 
+/// Loads a word that may be mapped read-only: there only relaxed loads are sure to be plain ones.
+fn look(word: &AtomicU32) -> u32 {
+    let value = word.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
+    value
+}
+
 /// Whether a word, whose living value was `alive`, says that its owner is gone. A word that changed in any other way
 /// says so too: its owner is not one of ours any more.
 pub(super) fn is_dead(word: &AtomicU32, alive: u32) -> bool {
-    word.load(Ordering::Acquire) != alive
+    look(word) != alive
 }
 
 /// The value of a word whose owner lives; `None` if it is dead or was never marked.
 pub(super) fn living_value(word: &AtomicU32) -> Option<u32> {
-    let value = word.load(Ordering::Acquire);
+    let value = look(word);
     (value & WAITERS != 0 && value & OWNER_DIED == 0).then_some(value)
 }
 

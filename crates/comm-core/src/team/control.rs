@@ -37,7 +37,9 @@ pub(crate) struct Head {
     _room: [AtomicU64; 2],
     /// Zero while the team goes on; see `ending`.
     pub(crate) ending: AtomicU64,
-    _line: [AtomicU64; 7],
+    /// How many ranks have left, so that nobody looks for them while there are none.
+    pub(crate) leavers: AtomicU64,
+    _line: [AtomicU64; 6],
 }
 
 /// Text of at most `8 * N` bytes, padded with zeros.

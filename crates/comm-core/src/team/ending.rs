@@ -170,4 +170,9 @@ impl TeamShared {
             },
         })
     }
+
+    /// Whether the team is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.control().head().is_none_or(|head| head.ending.load(Ordering::Acquire) != 0)
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Team;
 use super::control::BOARD_BYTES;
+use super::{OpGuard, Team};
 use crate::error::Result;
 use crate::point;
 use crate::wait::Deadline;
@@ -29,27 +29,47 @@ impl Team {
         deadline: impl Into<Deadline>,
     ) -> Result<Vec<[u8; BOARD_BYTES]>> {
         let mut op = self.begin("exchange", deadline)?;
-        let control = self.shared.control();
-        let round = op.seq();
         point!("exchange.begun");
-        for (word, chunk) in control.rank(self.rank).board.iter().zip(bytes.chunks_exact(8)) {
+        let outcome = op.say(bytes).and_then(|said| {
+            point!("exchange.met");
+            op.heard().map(|()| said)
+        });
+        op.settle(outcome, false)
+    }
+}
+
+impl OpGuard<'_> {
+    /// Says a few bytes to all ranks, and returns what each of them says, in rank order. Once in an operation, and
+    /// followed by [`heard`](OpGuard::heard).
+    ///
+    /// # Errors
+    /// As [`meet`](OpGuard::meet).
+    pub fn say(&mut self, bytes: &[u8; BOARD_BYTES]) -> Result<Vec<[u8; BOARD_BYTES]>> {
+        let team = self.team();
+        let control = team.shared.control();
+        for (word, chunk) in control.rank(team.rank).board.iter().zip(bytes.chunks_exact(8)) {
             word.store(u64::from_ne_bytes(std::array::from_fn(|i| chunk[i])), Ordering::Relaxed);
         }
-        let outcome =
-            op.meet("what the others say", |rank| &control.rank(rank).posted, round).and_then(|()| {
-                let read = |rank: usize| {
-                    let mut bytes = [0; BOARD_BYTES];
-                    for (chunk, word) in bytes.chunks_exact_mut(8).zip(&control.rank(rank).board) {
-                        chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-                    }
-                    bytes
-                };
-                let said = (0..self.size()).map(read).collect();
-                point!("exchange.met");
-                // Nobody writes his board again before all have read it.
-                op.meet("the others to have read", |rank| &control.rank(rank).taken, round)?;
-                Ok(said)
-            });
-        op.settle(outcome, false)
+        let round = self.seq();
+        self.meet("what the others say", |rank| &control.rank(rank).posted, round)?;
+        let read = |rank: usize| {
+            let mut bytes = [0; BOARD_BYTES];
+            for (chunk, word) in bytes.chunks_exact_mut(8).zip(&control.rank(rank).board) {
+                chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+            }
+            bytes
+        };
+        Ok((0..team.size()).map(read).collect())
+    }
+
+    /// Waits until all ranks have done what they do with what was [said](OpGuard::say): before that nobody says
+    /// anything else, or leaves in good order.
+    ///
+    /// # Errors
+    /// As [`meet`](OpGuard::meet).
+    pub fn heard(&mut self) -> Result<()> {
+        let control = self.team().shared.control();
+        let round = self.seq();
+        self.meet("the others to have heard", |rank| &control.rank(rank).taken, round)
     }
 }

@@ -12,11 +12,12 @@ use crate::hub::socket::Listener;
 pub(super) struct NameGuard(Weak<TeamShared>);
 
 impl NameGuard {
-    /// Holds the name, by a duplicate of its socket, until the team is dropped in this process.
+    /// Holds the name for one rank, by a duplicate of its socket that the first rank of a process brings along.
     pub(super) fn open(team: &Arc<TeamShared>, listener: Listener) -> Result<()> {
-        let guard = Arc::new(NameGuard(Arc::downgrade(team)));
-        team.set_name_guard(Desk::open(team.hub(), listener, guard)?);
-        Ok(())
+        team.hold_name(|| {
+            let guard = Arc::new(NameGuard(Arc::downgrade(team)));
+            Desk::open(team.hub(), listener, guard)
+        })
     }
 }
 
@@ -24,10 +25,7 @@ impl Clerk for NameGuard {
     fn asked(&self, _visitor: &Arc<Visitor>, request: Request) -> Option<Answer> {
         let Request::Join { rank, .. } = request else { return Some(Answer::Later) };
         let Some(team) = self.0.upgrade() else { return Some(Answer::Later) };
-        let rank = rank as usize;
-        // A rank that was in the team and is no more comes for the next one of that name.
-        let free = rank < team.size() && (team.control().left_after(rank).is_some() || team.is_gone(rank));
-        Some(if free { Answer::Later } else { Answer::InUse })
+        Some(if team.will_free(rank as usize) { Answer::Later } else { Answer::InUse })
     }
 
     fn gone(&self, _visitor: &Visitor) {}

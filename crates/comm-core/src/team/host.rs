@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::control::{Control, MAX_RANKS, TeamId};
@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::hub::socket::Listener;
 use crate::hub::{Hub, Nonce};
 use crate::point;
+use crate::sync::lock;
 
 /// A rank that has arrived.
 struct Arrived {
@@ -127,7 +128,7 @@ impl Host {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -60,7 +60,7 @@ impl<'a> Joining<'a> {
         deadline: Deadline,
     ) -> Result<Joining<'a>> {
         let address = hub.namespace().address("team", name)?;
-        let patience = Patience::new(deadline, usize::MAX);
+        let patience = Patience::sleeping(deadline);
         Ok(Joining { hub, name, rank, size, deadline, patience, address, name_lingers: false })
     }
 
@@ -208,8 +208,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Opens the team for this rank; the first rank of the process maps it and links to the other processes.
-    fn open(&self, welcome: Welcome, fds: Vec<OwnedFd>) -> Result<Arc<TeamShared>> {
+    /// Opens the team for this rank: the first rank of the process maps it, and all see to its links.
+    fn open(&mut self, welcome: Welcome, fds: Vec<OwnedFd>) -> Result<Arc<TeamShared>> {
         let Welcome { id, processes, process_of } = welcome;
         let [block, name] = <[OwnedFd; 2]>::try_from(fds).map_err(|fds| {
             Error::bad_peer(format!("a welcome with {} descriptors, expected 2", fds.len()))
@@ -224,29 +224,36 @@ impl<'a> Joining<'a> {
             return Err(Error::bad_peer("a welcome that contradicts itself"));
         }
         let (nonces, hub_names): (Vec<_>, Vec<_>) = processes.into_iter().unzip();
-        self.hub.teams.open(id, |register| {
+        let team = self.hub.teams.open(id, |register| {
             let control = self.map(block, id, nonces.len())?;
             let hub = self.hub.clone();
             let team = TeamShared::new(self.name.to_string(), id, hub, control, &nonces, process_of)?;
             let team = Arc::new(team);
             register(&team);
-            match self.settle_in(&team, Listener::from(name), &hub_names) {
-                Ok(()) => Ok(team),
-                Err(error) => {
-                    // The others count on this process by now.
-                    let reason = format!("rank {} could not join: {error}", self.rank);
-                    team.end(&Ending::Aborted { by: self.rank, reason });
-                    Err(error)
-                }
-            }
-        })
+            Ok(team)
+        })?;
+        self.settle_in(&team, Listener::from(name), &hub_names).map_err(|error| {
+            // The others count on this rank by now.
+            let reason = format!("rank {} could not join: {error}", self.rank);
+            team.end(&Ending::Aborted { by: self.rank, reason });
+            error
+        })?;
+        Ok(team)
     }
 
-    /// What the first rank of a process does for all of them.
-    fn settle_in(&self, team: &Arc<TeamShared>, name: Listener, hub_names: &[String]) -> Result<()> {
+    /// What has to be done once for a process. Each of its ranks does what no other has done yet, by its own deadline.
+    fn settle_in(&mut self, team: &Arc<TeamShared>, name: Listener, hub_names: &[String]) -> Result<()> {
         NameGuard::open(team, name)?;
-        if let Err(missing) = team.link(hub_names, self.deadline)? {
-            team.give_up(self.rank, "linking to the processes of the team", self.patience.waited(), missing);
+        match team.link(hub_names, &mut self.patience) {
+            Ok(missing) if missing.is_empty() => {}
+            Ok(missing) => {
+                let what = "linking to the processes of the team";
+                team.give_up(self.rank, what, self.patience.waited(), missing);
+            }
+            Err(error) => {
+                team.release_name();
+                return Err(error);
+            }
         }
         point!("join.linked");
         Ok(())

@@ -27,14 +27,14 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::error::{At, Error, LostHow, Result};
 use crate::hub::Hub;
 use crate::point;
-use crate::shm::{Segment, fork};
+use crate::shm::fork;
 use crate::wait::{Bell, Deadline};
 
 pub(crate) mod control;
@@ -153,7 +153,12 @@ impl Team {
         };
         let [low, high] = self.shared.id().0;
         let list: Vec<String> = ranks.iter().map(usize::to_string).collect();
-        let name = format!("{}/{low:016x}{high:016x}/{}", self.name(), list.join(","));
+        // The id alone would do; the parent's name is for whoever reads it.
+        let mut parent = self.name().len().min(1024);
+        while !self.name().is_char_boundary(parent) {
+            parent -= 1;
+        }
+        let name = format!("{}/{low:016x}{high:016x}/{}", &self.name()[..parent], list.join(","));
         Team::join(&name, rank, ranks.len(), deadline)
     }
 
@@ -207,7 +212,7 @@ impl Team {
 
     /// A handle that can end the team from any thread, also while this one is inside an operation.
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle { shared: self.shared.clone(), rank: self.rank }
+        AbortHandle { shared: Arc::downgrade(&self.shared), rank: self.rank }
     }
 
     /// Something that the ranks of this process share, made by the first that asks for this type and key.
@@ -225,12 +230,6 @@ impl Team {
     /// first.
     pub fn operations(&self) -> u64 {
         self.seq.load(Ordering::Relaxed)
-    }
-
-    /// A segment of the process of `rank`; `None` if `rank` is of this process, if its process is dead, or if the
-    /// segment has not been pushed by the deadline.
-    pub fn peer_segment(&self, rank: usize, id: u64, deadline: impl Into<Deadline>) -> Option<Arc<Segment>> {
-        self.shared.peer_of(rank)?.segment(id, deadline.into())
     }
 
     /// What wakes the waiters of a [`Cell`](crate::wait::Cell) of this team.
@@ -255,40 +254,45 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         if fork::is_forked() {
-            // This process is not the one that joined: its peers must not hear of it. The share is leaked, so that
-            // nothing behind it is torn down either.
-            std::mem::forget(self.shared.clone());
+            // This process is not the one that joined: its peers must not hear of it.
             return;
         }
         point!("leave");
-        if std::thread::panicking() {
-            self.shared.end(&Ending::Lost { rank: self.rank, how: LostHow::Panicked });
+        let how = if std::thread::panicking() {
+            Some(LostHow::Panicked)
+        } else {
+            self.inside.load(Ordering::Acquire).then_some(LostHow::DroppedInside)
+        };
+        if let Some(how) = how {
+            self.shared.end(&Ending::Lost { rank: self.rank, how });
         }
-        let status = &self.shared.control().rank(self.rank).status;
-        status.left.store(self.seq.load(Ordering::Relaxed) + 1, Ordering::Release);
-        self.shared.wake_everybody();
+        self.shared.leave(self.rank, self.seq.load(Ordering::Relaxed));
+        self.shared.release_name();
     }
 }
 
-/// Ends a team from any thread.
+/// Ends a team from any thread. It does not keep the team: once all ranks of this process have left, it does nothing.
 #[derive(Clone)]
 pub struct AbortHandle {
-    shared: Arc<TeamShared>,
+    shared: Weak<TeamShared>,
     rank: usize,
 }
 
 impl AbortHandle {
-    /// Ends the team, unless it is over already.
+    /// Ends the team, unless it is over already. Of the reason the first 256 bytes reach the other ranks.
     pub fn abort(&self, reason: &str) {
-        if !fork::is_forked() {
-            self.shared.end(&Ending::Aborted { by: self.rank, reason: reason.to_string() });
+        if fork::is_forked() {
+            return;
+        }
+        if let Some(shared) = self.shared.upgrade() {
+            shared.end(&Ending::Aborted { by: self.rank, reason: reason.to_string() });
         }
     }
 }
 
 impl fmt::Debug for AbortHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AbortHandle({:?}, rank {})", self.shared.name(), self.rank)
+        write!(f, "AbortHandle(rank {})", self.rank)
     }
 }
 

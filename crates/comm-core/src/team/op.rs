@@ -1,5 +1,6 @@
 //! A symmetric operation: all ranks of a team do the same thing at the same place in their sequence.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,11 @@ use super::ending::{Ending, Waited};
 use super::shared::TeamShared;
 use super::{Team, at};
 use crate::error::{At, Error, LostHow, Missing, Result};
-use crate::wait::{Cell, Deadline, Patience, Unmet, Waiter, rendezvous, until};
+use crate::shm::Segment;
+use crate::wait::{Cell, Deadline, Next, Patience, Unmet, Waiter, clock, rendezvous, until};
+
+/// Who waits for a segment looks this often whether the team goes on: the end of a team does not wake him.
+const SEGMENT_SLICE: Duration = Duration::from_millis(20);
 
 /// Being inside an operation.
 ///
@@ -61,14 +66,14 @@ impl Team {
     }
 }
 
-impl OpGuard<'_> {
+impl<'t> OpGuard<'t> {
     /// The number of this operation in the sequence of the team: the same on all ranks. The join was number 1.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
     /// The team.
-    pub fn team(&self) -> &Team {
+    pub fn team(&self) -> &'t Team {
         self.team
     }
 
@@ -107,7 +112,8 @@ impl OpGuard<'_> {
         let note = Note { team, what, round };
         let ended = |rank| {
             note.waiting_for(rank, cell_of(rank));
-            ended(team, seq, rank)
+            // Whoever has left is named, also while a slower rank is waited for.
+            ended(team, seq, (0..n).filter(|&rank| cell_of(rank).load() < round))
         };
         patience.refresh();
         let outcome = if announce {
@@ -130,9 +136,44 @@ impl OpGuard<'_> {
         self.patience.refresh();
         let outcome = until(cell, team.waiter(), &mut self.patience, ready, || {
             note.waiting_for(rank, cell);
-            ended(team, seq, rank)
+            ended(team, seq, std::iter::once(rank))
         });
         outcome.map_err(|unmet| self.unmet(unmet, what, round, |_| cell, rank..rank + 1))
+    }
+
+    /// A segment of the process of another rank. A peer pushes a segment before it speaks of anything in it, but over a
+    /// socket, so it may still be on its way.
+    ///
+    /// # Errors
+    /// As [`meet`](OpGuard::meet); [`Error::BadPeer`] if that rank shares this process, or left and never pushed it.
+    pub fn peer_segment(&mut self, rank: usize, id: u64) -> Result<Arc<Segment>> {
+        let shared = &self.team.shared;
+        let never = || Error::bad_peer(format!("rank {rank} speaks of a segment that it has not pushed"));
+        let peer = shared.peer_of(rank).ok_or_else(never)?;
+        let what = format!("a segment of rank {rank}");
+        self.patience.refresh();
+        let mut slice = Duration::ZERO;
+        loop {
+            let gone = peer.is_dead();
+            if let Some(segment) = peer.segment(id, slice.into()) {
+                return Ok(segment);
+            }
+            if gone {
+                // Whoever saw that death may not have come to tell this team of it.
+                shared.process_died(peer.nonce());
+            }
+            if let Some(error) = ended(self.team, self.seq, std::iter::once(rank)) {
+                return Err(self.placed_at(error, &what));
+            }
+            if gone {
+                return Err(never());
+            }
+            slice = match self.patience.next() {
+                Next::Look => Duration::ZERO,
+                Next::Sleep(slice) => slice.min(SEGMENT_SLICE),
+                Next::GiveUp => return Err(self.give_up(&what, &[rank], 0, 1)),
+            };
+        }
     }
 
     /// Ends the operation in good order.
@@ -193,31 +234,32 @@ impl OpGuard<'_> {
         cell_of: impl Fn(usize) -> &'c Cell,
         ranks: std::ops::Range<usize>,
     ) -> Error {
-        let mut error = match unmet {
-            Unmet::Ended(error) => error,
+        match unmet {
+            Unmet::Ended(error) => self.placed_at(error, what),
             Unmet::TimedOut => {
-                let shared = &self.team.shared;
                 let late: Vec<usize> = ranks.filter(|&rank| cell_of(rank).load() < round).collect();
                 let seen = late.first().map_or(round, |&rank| cell_of(rank).load());
-                let missing =
-                    late.into_iter().map(|rank| Missing { rank, state: shared.state_of(rank) }).collect();
-                let what = format!("{} #{}: {what}", self.op, self.seq);
-                let waited = Waited { what, waited: self.patience.waited(), missing, seen, expected: round };
-                shared.end(&Ending::TimedOut { by: self.team.rank(), waited });
-                // Whoever was first to end the team is who is told of.
-                match shared.ended(Default::default) {
-                    Some(error) => error,
-                    None => Error::bad_peer("the control block of the team is damaged"),
-                }
+                self.give_up(what, &late, seen, round)
             }
-        };
-        if let Some(place) = error.at_mut() {
-            *place = at(
-                &self.team.shared,
-                self.team.rank(),
-                &format!("{} #{}: {what}", self.op, self.seq),
-                self.started,
-            );
+        }
+    }
+
+    /// Ends the team because these ranks did not come in time; the error says so, or what ended it before.
+    fn give_up(&self, what: &str, late: &[usize], seen: u64, expected: u64) -> Error {
+        let shared = &self.team.shared;
+        let missing = late.iter().map(|&rank| Missing { rank, state: shared.state_of(rank) }).collect();
+        let text = format!("{} #{}: {what}", self.op, self.seq);
+        let waited = Waited { what: text, waited: self.patience.waited(), missing, seen, expected };
+        shared.end(&Ending::TimedOut { by: self.team.rank(), waited });
+        // Whoever was first to end the team is who is told of.
+        let error = shared.ended(Default::default);
+        let error = error.unwrap_or_else(|| Error::bad_peer("the control block of the team is damaged"));
+        self.placed_at(error, what)
+    }
+
+    fn placed_at(&self, mut error: Error, what: &str) -> Error {
+        if let Some(at) = error.at_mut() {
+            *at = self.place(what);
         }
         error
     }
@@ -243,13 +285,17 @@ impl TeamShared {
     }
 }
 
-/// What keeps a rank from coming to operation `seq`.
-fn ended(team: &Team, seq: u64, rank: usize) -> Option<Error> {
+/// What keeps one of these ranks from coming to operation `seq`.
+fn ended(team: &Team, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Option<Error> {
     if let Some(error) = team.shared.ended(Default::default) {
         return Some(error);
     }
-    let after = team.shared.control().left_after(rank)?;
-    (after < seq).then(|| Error::PeerLeft { rank, at: Box::default() })
+    let control = team.shared.control();
+    if control.head().is_some_and(|head| head.leavers.load(Ordering::Acquire) == 0) {
+        return None;
+    }
+    let rank = awaited.find(|&rank| control.left_after(rank).is_some_and(|after| after < seq))?;
+    Some(Error::PeerLeft { rank, at: Box::default() })
 }
 
 /// Tells the control block what this rank waits for. Cheap enough to do each time that a waiter looks in vain.
@@ -267,7 +313,7 @@ impl Note<'_> {
             return;
         }
         waits.expected.store(self.round, Ordering::Relaxed);
-        waits.since.store(super::snapshot::now(), Ordering::Relaxed);
+        waits.since.store(clock::now(), Ordering::Relaxed);
         waits.what.set(self.what);
         waits.on.store(rank as u64 + 1, Ordering::Release);
     }

@@ -1,12 +1,13 @@
 //! The teams that this process is in.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::control::TeamId;
 use super::shared::{Kept, TeamShared};
 use crate::error::Result;
 use crate::hub::Nonce;
+use crate::sync::lock;
 
 type Slot = Arc<Mutex<Weak<TeamShared>>>;
 
@@ -17,6 +18,9 @@ pub(crate) struct Registry {
     /// Every team from before its peers are looked at, so that no death falls between looking and listening.
     live: Mutex<Vec<Weak<TeamShared>>>,
     kept: Mutex<Vec<Kept>>,
+    /// Handles that the liveness thread has done with: theirs may be the last ones, and what goes with a team is the
+    /// user's code, so the reactor drops them.
+    done_with: Mutex<Vec<Arc<TeamShared>>>,
 }
 
 impl Registry {
@@ -44,12 +48,18 @@ impl Registry {
         lock(&self.live).iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Tells the teams of a process that it is dead. Called on the liveness thread, too.
     pub(crate) fn process_died(&self, nonce: Nonce) {
-        self.all().iter().for_each(|team| team.process_died(nonce));
+        let teams = self.all();
+        teams.iter().for_each(|team| team.process_died(nonce));
+        lock(&self.done_with).extend(teams);
     }
 
-    pub(crate) fn wake_tasks(&self) {
+    /// What the reactor does when it is rung.
+    pub(crate) fn rung(&self) {
         self.all().iter().for_each(|team| team.wake_marked_tasks());
+        drop(std::mem::take(&mut *lock(&self.done_with)));
+        self.sweep();
     }
 
     pub(crate) fn keep(&self, kept: Kept) {
@@ -66,8 +76,4 @@ impl Registry {
         let released: Vec<Kept> = lock(&self.kept).extract_if(.., |kept| kept.is_deserted()).collect();
         drop(released);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

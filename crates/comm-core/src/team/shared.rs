@@ -3,14 +3,19 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use super::control::{BUCKETS, Control, TeamId};
 use super::ending::Ending;
 use super::tasks::Tasks;
 use crate::error::{Error, LostHow, Missing, PeerState, Result};
-use crate::hub::{Hub, Nonce, Peer};
-use crate::wait::{Bell, Deadline};
+use crate::hub::{Awaited, Hub, Nonce, Peer};
+use crate::sync::lock;
+use crate::wait::{Bell, Next, Patience};
+
+/// How long one who finds a peer's door crowded stays away.
+const BUSY: Duration = Duration::from_millis(2);
 
 /// A process of a team, in the order of the lowest rank of each.
 #[derive(Debug)]
@@ -19,6 +24,13 @@ pub(crate) struct Process {
     ranks: Vec<usize>,
     /// Not set for this process itself, and until the peer has introduced itself.
     peer: OnceLock<Arc<Peer>>,
+}
+
+/// How a process holds the name of a team.
+#[derive(Debug, Default)]
+struct NameHold {
+    desk: Option<u64>,
+    members: usize,
 }
 
 type Shelf = HashMap<(std::any::TypeId, u64), Arc<dyn Any + Send + Sync>>;
@@ -32,7 +44,8 @@ pub(crate) struct TeamShared {
     processes: Arc<[Process]>,
     process_of: Vec<usize>,
     own_process: usize,
-    name_guard: OnceLock<u64>,
+    /// The desk at which this process answers for the name, and how many of its ranks are members.
+    name_guard: Mutex<NameHold>,
     pub(crate) tasks: Tasks,
     reports: Mutex<()>,
     shelf: Mutex<Shelf>,
@@ -67,7 +80,7 @@ impl TeamShared {
             processes,
             process_of,
             own_process,
-            name_guard: OnceLock::new(),
+            name_guard: Mutex::default(),
             tasks: Tasks::default(),
             reports: Mutex::default(),
             shelf: Mutex::default(),
@@ -79,9 +92,26 @@ impl TeamShared {
         &self.name
     }
 
-    /// Holds the name of the team as long as this process is in it.
-    pub(crate) fn set_name_guard(&self, token: u64) {
-        let _ = self.name_guard.set(token);
+    /// Holds the name of the team for one more rank of this process: `open` opens a desk, unless there is one.
+    pub(crate) fn hold_name(&self, open: impl FnOnce() -> Result<u64>) -> Result<()> {
+        let mut hold = lock(&self.name_guard);
+        if hold.desk.is_none() {
+            hold.desk = Some(open()?);
+        }
+        hold.members += 1;
+        Ok(())
+    }
+
+    /// Holds the name no longer for one rank. With the last of them the name is free here, whoever else keeps the team.
+    pub(crate) fn release_name(&self) {
+        let desk = {
+            let mut hold = lock(&self.name_guard);
+            hold.members = hold.members.saturating_sub(1);
+            if hold.members == 0 { hold.desk.take() } else { None }
+        };
+        if let Some(token) = desk {
+            self.hub.reactor().remove(token);
+        }
     }
 
     pub(crate) fn id(&self) -> TeamId {
@@ -108,29 +138,39 @@ impl TeamShared {
         self.own_process
     }
 
+    /// The lowest rank of this process.
+    pub(crate) fn own_lowest_rank(&self) -> usize {
+        self.processes[self.own_process].ranks.first().copied().unwrap_or_default()
+    }
+
     /// The peer process of a rank; `None` if it is this process.
     pub(crate) fn peer_of(&self, rank: usize) -> Option<&Arc<Peer>> {
         self.processes[self.process_of[rank]].peer.get()
     }
 
-    /// Links this process to all others of the team. Peers that are gone already are lost.
-    ///
-    /// # Errors
-    /// The ranks of the processes that did not introduce themselves by the deadline.
-    pub(crate) fn link(&self, hub_names: &[String], deadline: Deadline) -> Result<Result<(), Vec<Missing>>> {
+    /// Links this process to all others of the team, as far as that has not been done. Peers that are gone are lost.
+    /// Gives the ranks of the processes that did not introduce themselves by the deadline.
+    pub(crate) fn link(&self, hub_names: &[String], patience: &mut Patience) -> Result<Vec<Missing>> {
         let others = || self.processes.iter().zip(hub_names).filter(|(p, _)| p.nonce != self.hub.nonce());
         for (process, hub_name) in others() {
-            self.hub.link_to(process.nonce, hub_name)?;
+            while process.peer.get().is_none() && !self.hub.link_to(process.nonce, hub_name)? {
+                match patience.next() {
+                    Next::Look => {}
+                    Next::Sleep(slice) => std::thread::sleep(slice.min(BUSY)),
+                    Next::GiveUp => break,
+                }
+            }
         }
         let mut missing = Vec::new();
-        for (process, _) in others() {
-            match self.hub.await_peer(process.nonce, deadline) {
-                Ok(Some(peer)) => {
+        for (process, _) in others().filter(|(process, _)| process.peer.get().is_none()) {
+            match self.hub.await_peer(process.nonce, patience) {
+                Awaited::Here(peer) => {
+                    // Another rank of this process may have been faster.
                     let _ = process.peer.set(peer);
                 }
-                Ok(None) => self.process_died(process.nonce),
-                Err(()) => {
-                    let state = PeerState::Unknown;
+                Awaited::Dead => self.process_died(process.nonce),
+                Awaited::Missing => {
+                    let state = self.hub.state_of(process.nonce);
                     missing.extend(process.ranks.iter().map(|&rank| Missing { rank, state }));
                 }
             }
@@ -141,7 +181,7 @@ impl TeamShared {
                 self.process_died(process.nonce);
             }
         }
-        Ok(if missing.is_empty() { Ok(()) } else { Err(missing) })
+        Ok(missing)
     }
 
     /// A process is gone: those of its ranks that had not left are lost.
@@ -154,10 +194,26 @@ impl TeamShared {
         }
     }
 
+    /// Records that a rank leaves after its last operation, and tells those who may be waiting for it.
+    pub(crate) fn leave(&self, rank: usize, after: u64) {
+        self.control.rank(rank).status.left.store(after + 1, Ordering::Release);
+        if let Some(head) = self.control.head() {
+            head.leavers.fetch_add(1, Ordering::Release);
+        }
+        self.wake_everybody();
+    }
+
     /// The ranks that died together with `rank`.
     pub(crate) fn ranks_lost_with(&self, rank: usize) -> Vec<usize> {
         let of_process = &self.processes[self.process_of[rank]].ranks;
         of_process.iter().copied().filter(|&r| r == rank || self.control.left_after(r).is_none()).collect()
+    }
+
+    /// Whether one who comes as `rank` comes for the next team of this name: this one is over, or all have left it, or
+    /// that rank was in it and is no more.
+    pub(crate) fn will_free(&self, rank: usize) -> bool {
+        let is_out = |rank| self.control.left_after(rank).is_some() || self.is_gone(rank);
+        self.is_over() || (rank < self.size() && is_out(rank)) || (0..self.size()).all(is_out)
     }
 
     /// Whether the process of a rank is dead.
@@ -193,7 +249,7 @@ impl TeamShared {
 
     /// Something that the ranks of this process share, made by the first that asks.
     pub(crate) fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
-        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shelf = lock(&self.shelf);
         let key = (std::any::TypeId::of::<T>(), key);
         if let Some(there) = shelf.get(&key).and_then(|thing| thing.clone().downcast::<T>().ok()) {
             return there;
@@ -205,11 +261,11 @@ impl TeamShared {
 
     /// Keeps a thing until no other process can use this process's memory any more.
     pub(crate) fn keep(&self, thing: Box<dyn Send>) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(thing);
+        lock(&self.kept).push(thing);
     }
 
     pub(crate) fn lock_reports(&self) -> MutexGuard<'_, ()> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.reports)
     }
 }
 
@@ -231,11 +287,11 @@ impl Bell for TeamShared {
 
 impl Drop for TeamShared {
     fn drop(&mut self) {
-        // In a forked child a handle leaks its share, so this runs only where the team was joined.
-        if let Some(&token) = self.name_guard.get() {
-            self.hub.reactor().remove(token);
+        if crate::shm::fork::is_forked() {
+            // What is kept is the parent's; blocks know that, and do nothing when they are dropped here.
+            return;
         }
-        let things = std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let things = std::mem::take(&mut *lock(&self.kept));
         let kept = Kept {
             control: self.control.clone(),
             processes: self.processes.clone(),

@@ -8,6 +8,7 @@ use super::shared::TeamShared;
 use super::{Team, at};
 use crate::error::Error;
 use crate::hub::Hub;
+use crate::wait::clock;
 
 /// A wait that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,16 +90,19 @@ impl Team {
     /// # Ok::<(), comm_core::Error>(())
     /// ```
     pub fn snapshot(&self) -> TeamSnapshot {
-        snapshot(&self.shared)
+        snapshot(&self.shared, self.rank)
     }
 }
 
 /// All teams of this process, for a watchdog that holds none of them.
 pub fn snapshots() -> Vec<TeamSnapshot> {
-    Hub::get().map_or_else(|_| vec![], |hub| hub.teams.all().iter().map(|team| snapshot(team)).collect())
+    Hub::get().map_or_else(
+        |_| vec![],
+        |hub| hub.teams.all().iter().map(|team| snapshot(team, team.own_lowest_rank())).collect(),
+    )
 }
 
-fn snapshot(team: &TeamShared) -> TeamSnapshot {
+fn snapshot(team: &TeamShared, asker: usize) -> TeamSnapshot {
     let ranks = team.control().ranks().iter().enumerate().map(|(rank, line)| {
         let (status, waits) = (&line.status, &line.waits);
         let op = status.op.load(Ordering::Acquire);
@@ -115,17 +119,13 @@ fn snapshot(team: &TeamShared) -> TeamSnapshot {
                 rank: (on - 1) as usize,
                 seen: waits.seen.load(Ordering::Relaxed),
                 expected: waits.expected.load(Ordering::Relaxed),
-                elapsed: Duration::from_nanos(now().saturating_sub(waits.since.load(Ordering::Relaxed))),
+                elapsed: Duration::from_nanos(
+                    clock::now().saturating_sub(waits.since.load(Ordering::Relaxed)),
+                ),
             }),
             left: status.left.load(Ordering::Acquire) != 0,
         }
     });
-    let ended = team.ended(|| at(team, 0, "snapshot", std::time::Instant::now()));
+    let ended = team.ended(|| at(team, asker, "snapshot", std::time::Instant::now()));
     TeamSnapshot { name: team.name().to_string(), ranks: ranks.collect(), ended }
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds: the same for all processes of the host.
-pub(super) fn now() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ use super::shared::TeamShared;
 use super::{Team, at};
 use crate::error::{Error, Missing, Result};
 use crate::hub::reactor::{Timer, guarded};
+use crate::sync::lock;
 use crate::wait::{Cell, Deadline};
 
 /// The tasks of this process that wait in one team, by bucket.
@@ -24,27 +25,32 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     fn lock(&self) -> MutexGuard<'_, HashMap<usize, HashMap<u64, Waker>>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.buckets)
     }
 
+    // Wakers are the user's code, and the last handle of a task may be one: they are dropped outside of the lock.
+
     fn enter(&self, bucket: usize, ticket: u64, waker: &Waker) {
-        let mut buckets = self.lock();
-        match buckets.entry(bucket).or_default().entry(ticket) {
-            std::collections::hash_map::Entry::Occupied(mut there) => there.get_mut().clone_from(waker),
-            std::collections::hash_map::Entry::Vacant(free) => {
-                free.insert(waker.clone());
-            }
-        }
+        let waker = waker.clone();
+        let _old = self.lock().entry(bucket).or_default().insert(ticket, waker);
     }
 
     fn leave(&self, bucket: usize, ticket: u64) {
-        let mut buckets = self.lock();
-        if let Some(tickets) = buckets.get_mut(&bucket) {
-            tickets.remove(&ticket);
+        let _old = {
+            let mut buckets = self.lock();
+            let Some(tickets) = buckets.get_mut(&bucket) else { return };
+            let old = tickets.remove(&ticket);
             if tickets.is_empty() {
                 buckets.remove(&bucket);
             }
-        }
+            old
+        };
+    }
+
+    /// How many tasks wait.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.lock().values().map(HashMap::len).sum()
     }
 }
 
@@ -188,17 +194,13 @@ impl<C: CellRef, F: Fn(u64) -> bool + Send> Future for TaskWait<C, F> {
         if let Some(outcome) = this.look() {
             return Poll::Ready(outcome);
         }
-        if this.timer.as_ref().is_some_and(|timer| timer.has_fired()) {
-            return Poll::Ready(Err(this.timed_out()));
-        }
         // The waker first, then the bit, then one more look: as a thread does.
         this.shared.tasks.enter(this.bucket, this.ticket, context.waker());
         this.entered = true;
         match &this.timer {
-            None => {
-                this.timer = Some(this.shared.hub().reactor().arm(this.deadline.instant(), context.waker()))
-            }
-            Some(timer) => timer.set_waker(context.waker()),
+            None => this.timer = Some(this.shared.hub().reactor().arm(this.deadline, context.waker())),
+            Some(timer) if timer.set_waker(context.waker()) => {}
+            Some(_) => return Poll::Ready(Err(this.timed_out())),
         }
         this.cell.cell().enrol(this.shared.task_slot());
         match this.look() {

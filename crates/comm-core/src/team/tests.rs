@@ -1,9 +1,15 @@
 //! What can be shown with threads of one process; processes are in the `multirank` target.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::Team;
+use super::{CellRef, Team};
 use crate::error::{Error, LostHow};
+use crate::shm::Block;
+use crate::wait::Cell;
 
 const SOON: Duration = Duration::from_millis(300);
 const AMPLE: Duration = Duration::from_secs(20);
@@ -240,4 +246,123 @@ fn arguments_that_cannot_be_are_refused() {
     }
     let long = "n".repeat(4000);
     Team::join(&long, 0, 1, AMPLE).unwrap();
+}
+
+/// Cells in memory of this process.
+#[derive(Clone)]
+struct Cells(Arc<Block>);
+
+impl Cells {
+    fn new(team: &Team, n: u64) -> Cells {
+        let cells = Cells(Arc::new(team.hub().windows().alloc_zeroed(n * 64).unwrap()));
+        // Each in a bucket of its own: a task is woken for any cell of its bucket.
+        (0..n).for_each(|i| cells.at(i).cell().set_tag(i as u32));
+        cells
+    }
+
+    fn at(&self, index: u64) -> OneCell {
+        OneCell(self.0.clone(), index)
+    }
+}
+
+struct OneCell(Arc<Block>, u64);
+
+impl CellRef for OneCell {
+    fn cell(&self) -> &Cell {
+        self.0.typed(self.1 * 64).unwrap()
+    }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_task_that_is_dropped_leaves_nothing_behind_however_often_it_was_polled() {
+    let team = Team::join("polls", 0, 1, AMPLE).unwrap();
+    let cells = Cells::new(&team, 1);
+    for polls in 0..5 {
+        let mut wait = Box::pin(team.wait_task("a cell", cells.at(0), None, 1, |v| v == 1, AMPLE));
+        for _ in 0..polls {
+            // Each poll comes with another waker, as when a task moves between executors.
+            let waker = Waker::from(Arc::new(Count::default()));
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert_eq!(team.shared().tasks.len(), 1);
+        }
+        drop(wait);
+        assert_eq!(team.shared().tasks.len(), 0);
+    }
+}
+
+#[test]
+fn a_task_is_woken_by_a_set_by_its_deadline_and_by_the_end_of_the_team() {
+    let team = Team::join("tasks", 0, 1, AMPLE).unwrap();
+    let cells = Cells::new(&team, 3);
+    let poll = |wait: &mut Pin<Box<dyn Future<Output = crate::Result<u64>>>>, waker: &Waker| {
+        wait.as_mut().poll(&mut Context::from_waker(waker))
+    };
+    let start = |index, deadline: Duration| {
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        let mut wait: Pin<Box<dyn Future<Output = _>>> =
+            Box::pin(team.wait_task("a cell", cells.at(index), Some(0), 5, |v| v == 5, deadline));
+        assert!(poll(&mut wait, &waker).is_pending());
+        (count, waker, wait)
+    };
+    let woken = |count: &Count| {
+        let began = Instant::now();
+        while count.0.load(Ordering::SeqCst) == 0 {
+            assert!(began.elapsed() < AMPLE, "nobody wakes the task");
+            std::thread::yield_now();
+        }
+    };
+    let (mut set, mut late, mut over) = (start(0, AMPLE), start(1, SOON), start(2, AMPLE));
+    cells.at(0).cell().set(5, team.bell());
+    woken(&set.0);
+    assert!(matches!(poll(&mut set.2, &set.1), Poll::Ready(Ok(5))));
+    woken(&late.0);
+    match poll(&mut late.2, &late.1) {
+        Poll::Ready(Err(Error::Timeout { missing, expected: 5, seen: 0, .. })) => {
+            assert_eq!(missing[0].rank, 0)
+        }
+        other => panic!("{other:?}"),
+    }
+    team.barrier(AMPLE).expect("a time-out of a task changes nothing");
+    team.abort("enough");
+    woken(&over.0);
+    assert!(matches!(poll(&mut over.2, &over.1), Poll::Ready(Err(Error::Aborted { .. }))));
+}
+
+#[test]
+fn an_abort_handle_does_not_hold_the_name() {
+    let team = Team::join("held", 0, 1, AMPLE).unwrap();
+    let handle = team.abort_handle();
+    drop(team);
+    Team::join("held", 0, 1, SOON).unwrap().barrier(AMPLE).unwrap();
+    handle.abort("of a team that is gone");
+    Team::join("held", 0, 1, SOON).unwrap();
+}
+
+#[test]
+fn who_has_left_is_named_also_while_a_slower_rank_is_waited_for() {
+    let results = ranks("slow", 3, |team| {
+        match team.rank() {
+            // Comes only when the others have their verdict.
+            0 => {
+                while !team.snapshot().ranks[2].left {
+                    std::thread::yield_now();
+                }
+                None
+            }
+            1 => None,
+            _ => Some(team.barrier(AMPLE).unwrap_err()),
+        }
+    });
+    assert!(matches!(results[2], Some(Error::PeerLeft { rank: 1, .. })), "{:?}", results[2]);
 }

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use super::clock;
 use crate::config;
 
 /// The moment at which a wait gives up.
 ///
 /// Every blocking call takes `impl Into<Deadline>`: a [`Duration`] from now, an [`Instant`], or
-/// [`Deadline::default()`], which is `COMM_TIMEOUT_MS` (600 s unless set) from now.
+/// [`Deadline::default()`], which is `COMM_TIMEOUT_MS` (600 s unless set) from now. Time in which this process was stopped
+/// (Ctrl-Z) moves it, from the moment on at which the deadline was made.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -18,13 +20,17 @@ use crate::config;
 /// assert!(Deadline::from(Instant::now()).has_passed());
 /// ```
 #[doc(alias = "GetCommTimeoutSecond")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Deadline(Instant);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    at: Instant,
+    /// What had been credited when it was made.
+    stopped: Duration,
+}
 
 impl Deadline {
     /// Time left; zero once the deadline has passed.
     pub fn remaining(&self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
+        self.instant().saturating_duration_since(Instant::now())
     }
 
     /// Whether the deadline has passed.
@@ -32,14 +38,10 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// The moment itself.
+    /// The moment itself, as it stands now.
     pub fn instant(&self) -> Instant {
-        self.0
-    }
-
-    /// The deadline moved later, by time in which this process could not run.
-    pub(crate) fn extended_by(&self, gap: Duration) -> Deadline {
-        Deadline(self.0.checked_add(gap).unwrap_or(self.0))
+        let since = clock::stopped().saturating_sub(self.stopped);
+        self.at.checked_add(since).unwrap_or(self.at)
     }
 }
 
@@ -51,7 +53,7 @@ impl Default for Deadline {
 
 impl From<Instant> for Deadline {
     fn from(at: Instant) -> Self {
-        Deadline(at)
+        Deadline { at, stopped: clock::stopped() }
     }
 }
 
@@ -59,6 +61,7 @@ impl From<Duration> for Deadline {
     /// A duration past what the clock can hold means a century.
     fn from(after: Duration) -> Self {
         const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-        Deadline(Instant::now() + after.min(CENTURY))
+        let stopped = clock::stopped();
+        Deadline { at: Instant::now() + after.min(CENTURY), stopped }
     }
 }

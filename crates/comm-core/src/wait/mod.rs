@@ -13,6 +13,8 @@
 mod blocking;
 mod cell;
 #[cfg(not(loom))]
+pub(crate) mod clock;
+#[cfg(not(loom))]
 mod deadline;
 #[cfg(not(loom))]
 pub(crate) mod futex;

@@ -251,7 +251,6 @@ mod loom_models {
             };
             let (scope, cells) = &*shared;
             let met = rendezvous::meet(
-                0,
                 2,
                 |r| &cells[r],
                 1,

@@ -1,17 +1,12 @@
 //! How a waiter spends its time: spin, yield, sleep in slices, give up.
 
-use std::sync::OnceLock;
+use std::sync::{Condvar, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Deadline;
+use super::{Deadline, clock};
 
-/// The longest sleep without looking up. Slices bound the harm of a peer that is stopped between a store and its
-/// wake-up, and are what makes time spent stopped visible.
+/// The longest sleep without looking up: bounds the harm of a peer that is stopped between a store and its wake-up.
 const SLICE: Duration = Duration::from_millis(200);
-
-/// Oversleeping by more than this means that the process did not run: it was stopped (Ctrl-Z, a debugger, a frozen
-/// cgroup). That time is not the peers' fault.
-const STOPPED: Duration = Duration::from_millis(250);
 
 const SPINS: u32 = 2000;
 const YIELDS: u32 = 8;
@@ -31,10 +26,15 @@ pub(crate) enum Next {
 pub(crate) struct Patience {
     deadline: Deadline,
     started: Instant,
-    last: Instant,
-    asked: Duration,
+    /// What had been credited to this process as time stopped when the wait began.
     stopped: Duration,
-    budget: u32,
+    /// How often to spin and to yield before sleeping: what is left of it, and what each wait begins with.
+    restless: Restless,
+    at_first: Restless,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Restless {
     spins: u32,
     yields: u32,
 }
@@ -43,70 +43,67 @@ impl Patience {
     /// `contenders` is how many ranks share this machine with the waiter, itself included: it spins only while
     /// there is a core for each of them.
     pub(crate) fn new(deadline: Deadline, contenders: usize) -> Patience {
-        let now = Instant::now();
-        let budget = if contenders <= cores() { SPINS } else { 0 };
-        let zero = Duration::ZERO;
-        Patience {
-            deadline,
-            started: now,
-            last: now,
-            asked: zero,
-            stopped: zero,
-            budget,
-            spins: budget,
-            yields: YIELDS,
+        let spins = if contenders <= cores() { SPINS } else { 0 };
+        Patience::with(deadline, Restless { spins, yields: YIELDS })
+    }
+
+    /// Patience that neither spins nor yields: for waits that are rare, or that hold a lock when they look.
+    pub(crate) fn sleeping(deadline: Deadline) -> Patience {
+        Patience::with(deadline, Restless { spins: 0, yields: 0 })
+    }
+
+    fn with(deadline: Deadline, restless: Restless) -> Patience {
+        let (started, stopped) = (Instant::now(), clock::stopped());
+        Patience { deadline, started, stopped, restless, at_first: restless }
+    }
+
+    /// Sleeps on a condition variable, a slice at most; `None` once the deadline has passed.
+    pub(crate) fn on<'a, T>(
+        &mut self,
+        condition: &Condvar,
+        guard: MutexGuard<'a, T>,
+    ) -> Option<MutexGuard<'a, T>> {
+        match self.next() {
+            Next::GiveUp => None,
+            Next::Look => Some(guard),
+            Next::Sleep(slice) => {
+                Some(condition.wait_timeout(guard, slice).unwrap_or_else(PoisonError::into_inner).0)
+            }
         }
     }
 
-    /// Begins another wait under the same deadline: time spent working since the last one is no time spent stopped.
+    /// Begins another wait under the same deadline.
     pub(crate) fn refresh(&mut self) {
-        self.last = Instant::now();
-        self.asked = Duration::ZERO;
-        self.spins = self.budget;
-        self.yields = YIELDS;
+        self.restless = self.at_first;
     }
 
     pub(crate) fn next(&mut self) -> Next {
-        if self.spins > 0 {
-            self.spins -= 1;
+        if self.restless.spins > 0 {
+            self.restless.spins -= 1;
             std::hint::spin_loop();
-            if !self.spins.is_multiple_of(64) {
+            // A look at the clock costs as much as many looks at a cell.
+            if !self.restless.spins.is_multiple_of(64) {
                 return Next::Look;
             }
         }
-        let now = self.account();
-        let left = self.deadline.instant().saturating_duration_since(now);
+        let left = self.deadline.remaining();
         if left.is_zero() {
             return Next::GiveUp;
         }
-        if self.spins > 0 {
+        if self.restless.spins > 0 {
             return Next::Look;
         }
-        if self.yields > 0 {
-            self.yields -= 1;
+        if self.restless.yields > 0 {
+            self.restless.yields -= 1;
             std::thread::yield_now();
             return Next::Look;
         }
-        self.asked = left.min(SLICE);
-        Next::Sleep(self.asked)
+        Next::Sleep(left.min(SLICE))
     }
 
     /// Time waited so far, without the time in which this process was stopped.
     pub(crate) fn waited(&self) -> Duration {
-        self.started.elapsed().saturating_sub(self.stopped)
-    }
-
-    /// Moves the deadline by the time in which this process did not run, if there was such time since last asked.
-    fn account(&mut self) -> Instant {
-        let now = Instant::now();
-        let over = now.saturating_duration_since(self.last).saturating_sub(self.asked);
-        if over > STOPPED {
-            self.deadline = self.deadline.extended_by(over);
-            self.stopped += over;
-        }
-        self.last = now;
-        self.asked = Duration::ZERO;
-        now
+        self.started.elapsed().saturating_sub(clock::stopped().saturating_sub(self.stopped))
     }
 }
 

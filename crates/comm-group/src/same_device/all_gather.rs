@@ -1,12 +1,12 @@
 //! All-gather: every rank pulls every shard into its own copy of the whole.
 
 use comm_core::team::Team;
-use comm_core::tensor::{Tensor, TensorBuf};
+use comm_core::tensor::{DType, Layout, Tensor, TensorBuf};
 use comm_core::{Deadline, Error, Result, point};
 use comm_store::Window;
 
-use super::{Collective, Slot};
-use crate::agreement::Op;
+use super::{Collective, Slot, on_cpu};
+use crate::agreement::{Descriptor, Op};
 
 pub(crate) fn all_gather(
     team: &Team,
@@ -16,43 +16,62 @@ pub(crate) fn all_gather(
     deadline: Deadline,
 ) -> Result<Tensor> {
     let op = Op::AllGather { dim };
-    Collective::run(team, window, op, Some(tensor), deadline, |collective, all| {
-        let shapes: Option<Vec<Vec<usize>>> = all.iter().map(|d| d.shape()).collect();
-        let shapes = shapes.ok_or_else(|| Error::bad_peer("a shape that cannot be"))?;
-        let mut whole = tensor.shape().to_vec();
-        let Some(along) = whole.get_mut(dim) else {
-            let why = format!("dimension {dim} of shards with shape {:?}", tensor.shape());
-            return Err(Error::invalid("all_gather", why));
-        };
-        let sizes: Vec<usize> = shapes.iter().map(|shape| shape[dim]).collect();
-        let sum = sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
-        *along = sum.ok_or_else(|| Error::invalid("all_gather", "the whole is too large to be addressed"))?;
+    Collective::run(team, window, op, Some(tensor), deadline, |all| plan(all, tensor, dim), gather)
+}
 
-        let mut result = TensorBuf::zeros(&whole, tensor.dtype())?;
-        let inner: usize = whole[dim + 1..].iter().product::<usize>() * tensor.dtype().size();
-        let outer: usize = whole[..dim].iter().product();
-        let row = whole[dim] * inner;
-        let bytes = result.bytes_mut()?;
-        let mut start = 0;
-        for (rank, &n) in sizes.iter().enumerate() {
-            let run = n * inner;
-            let shard = collective.region(rank, Slot::Input)?;
-            if shard.len() != outer * run {
-                return Err(Error::bad_peer(format!(
-                    "rank {rank} exposes {} bytes, not {}",
-                    shard.len(),
-                    outer * run
-                )));
-            }
-            for i in 0..outer {
-                if run > 0 {
-                    shard.read(i * run, &mut bytes[i * row + start..][..run])?;
-                }
-            }
-            shard.verify()?;
-            start += run;
+/// The whole, and which part of it each rank has.
+struct Plan {
+    shape: Vec<usize>,
+    dtype: DType,
+    /// How many runs each shard consists of: the product of the sizes before the dimension.
+    runs: usize,
+    /// How many bytes each run of a shard has, by rank.
+    run_bytes: Vec<usize>,
+}
+
+fn plan(all: &[Descriptor], tensor: &Tensor, dim: usize) -> Result<Plan> {
+    const OP: &str = "all_gather";
+    let dtype = on_cpu(OP, tensor)?.dtype();
+    let mut shape = tensor.shape().to_vec();
+    if dim >= shape.len() {
+        return Err(Error::invalid(OP, format!("dimension {dim} of shards with shape {shape:?}")));
+    }
+    let sizes: Option<Vec<usize>> = all.iter().map(|d| d.shape()?.get(dim).copied()).collect();
+    let sizes = sizes.ok_or_else(|| Error::invalid(OP, "a rank has a shape that cannot be"))?;
+    let too_large = || Error::invalid(OP, format!("shards of {sizes:?} along {dim} are too large together"));
+    shape[dim] = sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)).ok_or_else(too_large)?;
+    let numel = Layout::contiguous(&shape)?.numel();
+    let fits = numel.checked_mul(dtype.size()).is_some_and(|bytes| isize::try_from(bytes).is_ok());
+    if !fits {
+        return Err(too_large());
+    }
+    // Without elements there is nothing to move, and the sizes that remain need not fit together with the element's.
+    if numel == 0 {
+        return Ok(Plan { shape, dtype, runs: 0, run_bytes: vec![0; all.len()] });
+    }
+    let runs = shape[..dim].iter().product();
+    let inner = shape[dim + 1..].iter().product::<usize>() * dtype.size();
+    let run_bytes = sizes.iter().map(|n| n * inner).collect();
+    Ok(Plan { shape, dtype, runs, run_bytes })
+}
+
+fn gather(collective: &mut Collective<'_, '_>, plan: Plan) -> Result<Tensor> {
+    let mut whole = TensorBuf::zeros(&plan.shape, plan.dtype)?;
+    let row: usize = plan.run_bytes.iter().sum();
+    let bytes = whole.bytes_mut()?;
+    let mut start = 0;
+    for (rank, &run) in plan.run_bytes.iter().enumerate() {
+        if run == 0 {
+            continue;
         }
-        point!("group.gathered");
-        Ok(result.freeze())
-    })
+        let shard = collective.region(rank, Slot::Input)?;
+        shard.expect_len(plan.runs * run)?;
+        for i in 0..plan.runs {
+            shard.read(i * run, &mut bytes[i * row + start..][..run])?;
+        }
+        shard.verify()?;
+        start += run;
+    }
+    point!("group.gathered");
+    Ok(whole.freeze())
 }

@@ -11,6 +11,7 @@ mod all_reduce;
 #[cfg(test)]
 mod tests;
 
+use comm_core::device::Device;
 use comm_core::team::{OpGuard, Team};
 use comm_core::tensor::Tensor;
 use comm_core::wait::Cell;
@@ -54,67 +55,80 @@ pub(crate) fn window(team: &Team, deadline: Deadline) -> Result<Window> {
 }
 
 pub(crate) fn barrier(team: &Team, window: &Window, deadline: Deadline) -> Result<()> {
-    Collective::run(team, window, Op::Barrier, None, deadline, |_, _| Ok(()))
+    Collective::run(team, window, Op::Barrier, None, deadline, |_| Ok(()), |_, ()| Ok(()))
 }
 
 /// One operation, from inside.
 struct Collective<'a, 't> {
     window: &'a Window,
     op: OpGuard<'t>,
-    deadline: Deadline,
     /// Whether there are peers in other processes.
     abroad: bool,
     /// What this rank has exposed, until all have read it or the operation has failed.
     exposed: Vec<Exposed<'a>>,
 }
 
+/// What became of an attempt.
+enum Attempt<T> {
+    Done(T),
+    /// All ranks refuse, each by itself, for the same reason.
+    Refused(Error),
+}
+
 impl<'a, 't> Collective<'a, 't> {
     /// Agrees with all ranks on an operation, does this rank's part of it, and waits until the others have done theirs.
     ///
-    /// `body` gets the descriptors of all ranks. Of the errors that it may return, those of [`is_verdict`] must follow
-    /// from the descriptors alone, so that all ranks return them; any other ends the team.
-    fn run<T>(
+    /// `judge` sees the descriptors of all ranks, and nothing else decides what it says: so all ranks come to the same
+    /// verdict, and if that is an error the team goes on. `act` does this rank's part. Its errors are this rank's own,
+    /// whatever they are, and end the team, because the others wait for what this rank will not do.
+    fn run<P, T>(
         team: &'t Team,
         window: &'a Window,
         op: Op,
         tensor: Option<&Tensor>,
         deadline: Deadline,
-        body: impl FnOnce(&mut Self, &[Descriptor]) -> Result<T>,
+        judge: impl FnOnce(&[Descriptor]) -> Result<P>,
+        act: impl FnOnce(&mut Self, P) -> Result<T>,
     ) -> Result<T> {
         let guard = team.begin(op.name(), deadline)?;
         let abroad = (0..team.size()).any(|rank| !team.shares_process(rank));
-        let mut this = Collective { window, op: guard, deadline, abroad, exposed: Vec::new() };
-        let outcome = this.attempt(op, tensor, body);
+        let mut this = Collective { window, op: guard, abroad, exposed: Vec::new() };
+        let outcome = this.attempt(op, tensor, judge, act);
         point!("group.done");
-        let agreed = outcome.as_ref().err().is_some_and(is_verdict);
         let Collective { op, exposed, .. } = this;
-        let outcome = op.settle(outcome, agreed);
+        let outcome = match outcome {
+            Ok(Attempt::Done(value)) => op.settle(Ok(value), true),
+            Ok(Attempt::Refused(error)) => op.settle(Err(error), true),
+            Err(error) => op.settle(Err(error), false),
+        };
         // Only now: a peer that finds a tensor withdrawn looks for what ended the team, and finds it.
         drop(exposed);
         outcome
     }
 
-    fn attempt<T>(
+    fn attempt<P, T>(
         &mut self,
         op: Op,
         tensor: Option<&Tensor>,
-        body: impl FnOnce(&mut Self, &[Descriptor]) -> Result<T>,
-    ) -> Result<T> {
+        judge: impl FnOnce(&[Descriptor]) -> Result<P>,
+        act: impl FnOnce(&mut Self, P) -> Result<T>,
+    ) -> Result<Attempt<T>> {
         let all = self.exchange(op, tensor)?;
-        let outcome = agreement::agree(&all).and_then(|()| {
-            point!("group.agreed");
-            body(self, &all)
-        });
-        // On a verdict that all share, all go on to the end of the operation, and the next one works.
-        if outcome.as_ref().err().is_none_or(is_verdict) {
-            self.meet(Phase::Done, "the others to have read")?;
-        }
-        outcome
+        let attempt = match agreement::agree(&all).and_then(|()| judge(&all)) {
+            Ok(plan) => {
+                point!("group.agreed");
+                Attempt::Done(act(self, plan)?)
+            }
+            Err(verdict) => Attempt::Refused(verdict),
+        };
+        self.meet(Phase::Done, "the others to have read")?;
+        Ok(attempt)
     }
 
     /// Exposes the input, writes the descriptor, and reads those of all ranks.
     fn exchange(&mut self, op: Op, tensor: Option<&Tensor>) -> Result<Vec<Descriptor>> {
-        if let Some(tensor) = tensor {
+        // Others will read of the device that this one is on, and refuse.
+        if let Some(tensor) = tensor.filter(|tensor| tensor.device().is_cpu()) {
             self.expose(Slot::Input, tensor)?;
         }
         self.window.write(0, Descriptor::new(self.op.seq(), op, tensor).as_bytes())?;
@@ -140,15 +154,19 @@ impl<'a, 't> Collective<'a, 't> {
     fn expose(&mut self, slot: Slot, tensor: &Tensor) -> Result<()> {
         let reachable = if self.abroad {
             tensor.contiguous_in(self.op.team().hub().tensors())?
-        } else {
+        } else if tensor.is_ours() {
             tensor.contiguous()?
+        } else {
+            // Threads read it in place, and there are no references to what another process may write.
+            tensor.to_buf()?.freeze()
         };
         self.exposed.push(self.window.expose(slot as usize, self.op.seq(), &reachable, self.abroad)?);
         Ok(())
     }
 
-    fn region(&self, rank: usize, slot: Slot) -> Result<Region<'a>> {
-        self.window.region(self.op.team(), rank, slot as usize, self.op.seq(), self.deadline)
+    fn region(&mut self, rank: usize, slot: Slot) -> Result<Region<'a>> {
+        let round = self.op.seq();
+        self.window.region(&mut self.op, rank, slot as usize, round)
     }
 
     fn meet(&mut self, phase: Phase, what: &str) -> Result<()> {
@@ -160,7 +178,11 @@ impl<'a, 't> Collective<'a, 't> {
     }
 }
 
-/// Whether every rank comes to this error by itself.
-fn is_verdict(error: &Error) -> bool {
-    matches!(error, Error::Mismatch { .. } | Error::Unsupported { .. } | Error::InvalidArgument { .. })
+/// Passes a tensor of host memory on. Ranks that disagree about the device have been told so before.
+fn on_cpu<'t>(op: &'static str, tensor: &'t Tensor) -> Result<&'t Tensor> {
+    if tensor.device().is_cpu() {
+        return Ok(tensor);
+    }
+    let (seen, expected) = (tensor.device().to_string(), Device::Cpu.to_string());
+    Err(Error::DeviceMismatch { op, seen, expected })
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
 
 use comm_core::shm::Segment;
-use comm_core::team::Team;
+use comm_core::team::OpGuard;
 use comm_core::tensor::Tensor;
-use comm_core::{Deadline, Error, Result};
+use comm_core::{Error, Result, point};
 
 use super::Window;
 
@@ -71,20 +71,13 @@ impl Window {
     /// What a rank has exposed in a slot in this round.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] if it has exposed nothing there, or tells of memory that does not exist;
+    /// [`Error::BadPeer`] if it has exposed nothing there, or no longer, or tells of memory that does not exist;
     /// what ended the team, if that is why.
-    pub fn region(
-        &self,
-        team: &Team,
-        rank: usize,
-        slot: usize,
-        round: u64,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Region<'_>> {
+    pub fn region(&self, op: &mut OpGuard<'_>, rank: usize, slot: usize, round: u64) -> Result<Region<'_>> {
         let line = self.part(rank)?.slot(slot)?;
         let nothing =
             || Error::bad_peer(format!("rank {rank} has exposed nothing in slot {slot} in round {round}"));
-        let (len, memory) = if team.shares_process(rank) {
+        let (len, memory) = if op.team().shares_process(rank) {
             let exposed =
                 self.local.exposed.get(rank).and_then(|slots| slots.get(slot)).ok_or_else(nothing)?;
             let held = exposed.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -98,8 +91,8 @@ impl Window {
             }
             let id = line.segment.load(Ordering::Relaxed);
             let (offset, len) = (line.offset.load(Ordering::Relaxed), line.len.load(Ordering::Relaxed));
+            let segment = op.peer_segment(rank, id)?;
             let unreachable = || Error::bad_peer(format!("rank {rank} exposes bytes that do not exist"));
-            let segment = team.peer_segment(rank, id, deadline).ok_or_else(unreachable)?;
             segment.range(offset, len).map_err(|_| unreachable())?;
             (usize::try_from(len).map_err(|_| unreachable())?, Memory::There(segment, offset))
         };
@@ -119,7 +112,8 @@ impl Window {
 impl Drop for Exposed<'_> {
     fn drop(&mut self) {
         if let Ok(line) = self.window.part(self.window.rank).and_then(|part| part.slot(self.slot)) {
-            line.round.store(0, Ordering::Relaxed);
+            // Release: whoever finds it withdrawn also finds what ended the team.
+            line.round.store(0, Ordering::Release);
             // Before any later write to the memory that was exposed; pairs with the fence in `Region::verify`.
             fence(Ordering::Release);
         }
@@ -138,6 +132,17 @@ impl Region<'_> {
         self.len == 0
     }
 
+    /// Checks its length against what the ranks have agreed on.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if it is another.
+    pub fn expect_len(&self, len: usize) -> Result<()> {
+        if self.len != len {
+            return Err(Error::bad_peer(format!("rank {} exposes {} bytes, not {len}", self.rank, self.len)));
+        }
+        Ok(())
+    }
+
     /// Copies bytes out of it. They count only if [`verify`](Region::verify) says so afterwards.
     ///
     /// # Errors
@@ -148,6 +153,7 @@ impl Region<'_> {
             let why = format!("{} bytes at {offset} of a region of {}", dst.len(), self.len);
             return Err(Error::invalid("Region::read", why));
         };
+        point!("window.read");
         match &self.memory {
             Memory::Here(tensor) => dst.copy_from_slice(&tensor.bytes()?[offset..end]),
             Memory::There(segment, base) => segment.copy_out(base + offset as u64, dst)?,
@@ -163,7 +169,7 @@ impl Region<'_> {
         if let Memory::There(..) = self.memory {
             fence(Ordering::Acquire);
             let line = self.window.part(self.rank)?.slot(self.slot)?;
-            if line.round.load(Ordering::Relaxed) != self.round {
+            if line.round.load(Ordering::Acquire) != self.round {
                 let why = format!("rank {} has withdrawn slot {} while it was read", self.rank, self.slot);
                 return Err(Error::bad_peer(why));
             }

@@ -10,13 +10,15 @@ mod part;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use comm_core::team::{BOARD_BYTES, Team};
+use comm_core::team::{BOARD_BYTES, OpGuard, Team};
 use comm_core::tensor::Tensor;
 use comm_core::wait::Cell;
 use comm_core::{Deadline, Error, Result};
 
 pub use expose::{Exposed, Region};
 use part::{Part, Shape};
+
+const OP: &str = "Window::alloc";
 
 /// Memory of the ranks of a team.
 ///
@@ -66,8 +68,8 @@ impl Window {
     /// Its memory lives until all ranks have left the team.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the numbers differ between ranks; [`Error::OutOfMemory`]; what ends a symmetric
-    /// operation.
+    /// [`Error::InvalidArgument`] for numbers that cannot be; [`Error::Mismatch`] if they differ between ranks;
+    /// [`Error::OutOfMemory`], which ends the team for the others; what ends a symmetric operation.
     pub fn alloc(
         team: &Team,
         cells: usize,
@@ -75,9 +77,15 @@ impl Window {
         slots: usize,
         deadline: impl Into<Deadline>,
     ) -> Result<Window> {
-        const OP: &str = "Window::alloc";
-        let deadline = deadline.into();
         let shape = Shape::new(cells, bytes, slots)?;
+        let mut op = team.begin(OP, deadline)?;
+        let outcome = Window::build(&mut op, shape);
+        let agreed = matches!(outcome, Err(Error::Mismatch { .. }));
+        op.settle(outcome, agreed)
+    }
+
+    fn build(op: &mut OpGuard<'_>, shape: Shape) -> Result<Window> {
+        let team = op.team();
         let (rank, size) = (team.rank(), team.size());
         let block = Arc::new(team.hub().windows().alloc_zeroed(shape.len())?);
         let own = Part::own(block.clone(), shape);
@@ -85,38 +93,25 @@ impl Window {
         // Peers may reach the block from now on, and some may do so until they leave.
         let place = part::Place { segment: block.segment().id(), offset: block.offset(), shape };
         team.keep(block);
-        let key = team.operations();
-        let local = team.share(key, || Local {
+        let local = team.share(op.seq(), || Local {
             parts: (0..size).map(|_| Mutex::default()).collect(),
-            exposed: (0..size).map(|_| (0..slots).map(|_| Mutex::default()).collect()).collect(),
+            exposed: (0..size).map(|_| (0..shape.slots()).map(|_| Mutex::default()).collect()).collect(),
         });
         if let Some(part) = local.parts.get(rank) {
             *part.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
         }
-        let said = team.exchange(&place.to_board(), deadline)?;
-        let places = said.iter().map(part::Place::from_board).collect::<Vec<_>>();
-        agree(team, &places.iter().map(|place| place.shape).collect::<Vec<_>>())?;
-        let mut parts = Vec::with_capacity(size);
-        for (peer, place) in places.iter().enumerate() {
-            let part = if team.shares_process(peer) {
-                let shared = local
-                    .parts
-                    .get(peer)
-                    .and_then(|p| p.lock().unwrap_or_else(PoisonError::into_inner).clone());
-                shared.ok_or_else(|| Error::bad_peer(format!("rank {peer} made no part of the window")))?
-            } else {
-                let Some(segment) = team.peer_segment(peer, place.segment, deadline) else {
-                    // The peer has said where its part is, so only its death keeps the segment from coming.
-                    team.begin(OP, deadline)?.finish();
-                    return Err(Error::bad_peer(format!(
-                        "rank {peer} speaks of a segment that it has not pushed"
-                    )));
-                };
-                Part::peer(segment, place.offset, shape)?
-            };
-            parts.push(part);
+        let said = op.say(&place.to_board())?;
+        let places: Vec<_> = said.iter().map(part::Place::from_board).collect();
+        let verdict = agree(&places.iter().map(|place| place.shape).collect::<Vec<_>>());
+        let parts = match verdict {
+            Ok(()) => places.iter().enumerate().map(|(peer, place)| reach(op, &local, peer, place)).collect(),
+            Err(mismatch) => Err(mismatch),
+        };
+        // A mismatch is everybody's: all go on to the end. With any other error the team is over.
+        if matches!(parts, Ok(_) | Err(Error::Mismatch { .. })) {
+            op.heard()?;
         }
-        Ok(Window { rank, parts, local })
+        Ok(Window { rank, parts: parts?, local })
     }
 
     /// How many ranks have a part.
@@ -156,21 +151,25 @@ impl Window {
     }
 }
 
+/// The part of a rank, as it can be reached from here.
+fn reach(op: &mut OpGuard<'_>, local: &Local, peer: usize, place: &part::Place) -> Result<Part> {
+    if op.team().shares_process(peer) {
+        let part =
+            local.parts.get(peer).and_then(|p| p.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        return part.ok_or_else(|| Error::bad_peer(format!("rank {peer} made no part of the window")));
+    }
+    Part::peer(op.peer_segment(peer, place.segment)?, place.offset, place.shape)
+}
+
 /// All ranks must have asked for the same shape.
-fn agree(team: &Team, shapes: &[Shape]) -> Result<()> {
+fn agree(shapes: &[Shape]) -> Result<()> {
     let Some((odd, common)) = comm_core::team::odd_one_out(shapes) else { return Ok(()) };
-    let at = comm_core::error::At {
-        team: team.name().to_string(),
-        rank: team.rank(),
-        op: "Window::alloc".into(),
-        ..Default::default()
-    };
     Err(Error::Mismatch {
         rank: odd,
         field: "shape",
         theirs: shapes[odd].to_string(),
         others: shapes[common].to_string(),
-        at: Box::new(at),
+        at: Box::default(),
     })
 }
 

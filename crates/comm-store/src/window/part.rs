@@ -50,6 +50,10 @@ impl Shape {
         Ok(shape)
     }
 
+    pub(super) fn slots(self) -> u64 {
+        self.slots
+    }
+
     pub(super) fn len(self) -> u64 {
         self.data() + self.bytes
     }

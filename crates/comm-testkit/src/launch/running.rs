@@ -27,7 +27,8 @@ pub enum Signal {
     Kill,
     /// SIGSTOP.
     Stop,
-    /// SIGTSTP, what Ctrl-Z sends.
+    /// SIGTSTP, what Ctrl-Z sends; SIGSTOP where there is no terminal to press it at (the kernel drops SIGTSTP for
+    /// orphaned process groups).
     TerminalStop,
     /// SIGCONT.
     Continue,
@@ -42,6 +43,7 @@ impl Signal {
         match self {
             Signal::Kill => sys::Signal::KILL,
             Signal::Stop => sys::Signal::STOP,
+            Signal::TerminalStop if probe::group_is_orphaned() => sys::Signal::STOP,
             Signal::TerminalStop => sys::Signal::TSTP,
             Signal::Continue => sys::Signal::CONT,
             Signal::Terminate => sys::Signal::TERM,
