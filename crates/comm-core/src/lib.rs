@@ -55,5 +55,7 @@ pub const POINTS: &[&str] = &[
     "join.met",
     "barrier.begun",
     "barrier.met",
+    "exchange.begun",
+    "exchange.met",
     "leave",
 ];

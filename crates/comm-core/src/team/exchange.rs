@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::control::BOARD_BYTES;
 use super::{OpGuard, Team};
 use crate::error::Result;
+use crate::point;
 use crate::wait::Deadline;
 
 impl Team {
@@ -28,7 +29,11 @@ impl Team {
         deadline: impl Into<Deadline>,
     ) -> Result<Vec<[u8; BOARD_BYTES]>> {
         let mut op = self.begin("exchange", deadline)?;
-        let outcome = op.say(bytes).and_then(|said| op.heard().map(|()| said));
+        point!("exchange.begun");
+        let outcome = op.say(bytes).and_then(|said| {
+            point!("exchange.met");
+            op.heard().map(|()| said)
+        });
         op.settle(outcome, false)
     }
 }

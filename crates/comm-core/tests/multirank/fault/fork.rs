@@ -1,0 +1,240 @@
+//! A forked child of a member is no member: it is told so, and disturbs nobody.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use comm_core::Error;
+use comm_core::hub::Hub;
+use comm_core::shm::Block;
+use comm_core::team::{BOARD_BYTES, CellRef, Team};
+use comm_core::tensor::{DType, TensorBuf};
+use comm_core::wait::Cell as Word;
+use comm_testkit::{Case, LauncherCtx, RankCtx, RankResult, check, check_eq, done};
+use serde_json::json;
+
+use super::kill::SOON;
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::launcher("fault", "fork/under-load", under_load)
+            .worlds(|world| world == 3)
+            .limit(Duration::from_secs(120)),
+    ]
+}
+
+fn under_load(ctx: &LauncherCtx) -> RankResult {
+    let forks = if ctx.full() { 1000 } else { 200 };
+    let launch = ctx.launch("fault.forker").arg(json!({ "forks": forks })).limit(Duration::from_secs(100));
+    for report in launch.run(Duration::from_secs(110))? {
+        check!(report.outcome.is_ok(), "rank {}: {} {:?}", report.rank, report.outcome, report.detail);
+    }
+    done()
+}
+
+struct Shared(Arc<Block>);
+
+impl CellRef for Shared {
+    fn cell(&self) -> &Word {
+        self.0.typed(0).unwrap()
+    }
+}
+
+/// Rank 0 forks while other threads of its process hold, now and then, every lock there is.
+pub fn forker(ctx: &RankCtx) -> RankResult {
+    let team = Team::join("forkers", ctx.rank(), ctx.world(), SOON)?;
+    if ctx.rank() != 0 {
+        // Until rank 0 has had enough.
+        loop {
+            let said = team.exchange(&[0; BOARD_BYTES], SOON)?;
+            if said[0][0] == 1 {
+                return done();
+            }
+        }
+    }
+    let over = AtomicBool::new(false);
+    let forked = std::thread::scope(|scope| {
+        let load = load(&team, &over);
+        for work in load {
+            scope.spawn(work);
+        }
+        let forked = fork_often(ctx, &team);
+        over.store(true, Ordering::Relaxed);
+        forked
+    });
+    forked?;
+    match Team::join("forkers", 0, ctx.world(), Duration::from_secs(5)) {
+        Err(Error::NameInUse { .. }) => {}
+        other => return Err(format!("the name of a live team: {other:?}").into()),
+    }
+    team.exchange(&[1; BOARD_BYTES], SOON)?;
+    done()
+}
+
+type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+/// Threads that keep the hub, the arenas and the team busy.
+fn load<'a>(team: &'a Team, over: &'a AtomicBool) -> Vec<Work<'a>> {
+    let going = move || !over.load(Ordering::Relaxed);
+    let mut work: Vec<Work<'a>> = vec![
+        Box::new(move || {
+            for i in 0.. {
+                if !going() {
+                    return;
+                }
+                Team::join(&format!("load{i}"), 0, 1, SOON).unwrap().barrier(SOON).unwrap();
+            }
+        }),
+        Box::new(move || {
+            while going() {
+                let held: Vec<_> = (0..16).map(|i| team.hub().tensors().alloc(64 << i).unwrap()).collect();
+                drop(held);
+            }
+        }),
+        Box::new(move || {
+            while going() {
+                drop(team.snapshot());
+                drop(comm_core::team::snapshots());
+                team.share(9, || 9);
+                let _ = team.peer_segment(team.size() - 1, 12345, Duration::from_micros(50));
+            }
+        }),
+    ];
+    work.push(Box::new(move || {
+        let block = Arc::new(team.hub().windows().alloc_zeroed(64).unwrap());
+        let mut context = Context::from_waker(Waker::noop());
+        while going() {
+            let cell = Shared(block.clone());
+            let mut wait = team.wait_task("nothing", cell, None, 1, |v| v == 1, Duration::from_millis(1));
+            let _ = std::pin::Pin::new(&mut wait).poll(&mut context);
+            Word::set(block.typed(0).unwrap(), 0, team.bell());
+        }
+    }));
+    work
+}
+
+fn fork_often(ctx: &RankCtx, team: &Team) -> RankResult {
+    let forks = ctx.args()["forks"].as_u64().ok_or("no number")?;
+    let block = Arc::new(team.hub().windows().alloc_zeroed(64)?);
+    for i in 0..forks {
+        let held = Held::make(team, &block)?;
+        // SAFETY: the child runs this program's code, which in the fork of a process with threads must not wait for a
+        // lock that another thread held; that it does not is what is tested, and a child that hangs is killed.
+        let pid = unsafe { libc::fork() };
+        if pid < 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        if pid == 0 {
+            let code = catch_unwind(AssertUnwindSafe(|| in_child(team, held, i))).unwrap_or(99);
+            // SAFETY: it takes no pointers and does not return.
+            unsafe { libc::_exit(code) };
+        }
+        let status = await_child(pid)?;
+        check_eq!(status, Some(0), "fork {i}: the child's exit code says where it stood");
+        // The team goes on.
+        team.exchange(&[0; BOARD_BYTES], SOON)?;
+        held.check()?;
+    }
+    done()
+}
+
+/// One of each kind of handle.
+struct Held {
+    task: comm_core::team::TaskWait<Shared, fn(u64) -> bool>,
+    abort: comm_core::team::AbortHandle,
+    tensor: TensorBuf,
+    lone: Team,
+    /// A handle to a team that has no member in this process any more.
+    late: comm_core::team::AbortHandle,
+}
+
+impl Held {
+    fn make(team: &Team, block: &Arc<Block>) -> Result<Held, Box<dyn std::error::Error + Send + Sync>> {
+        let ready: fn(u64) -> bool = |v| v == 99;
+        let cell = Shared(block.clone());
+        let mut task = team.wait_task("ninety-nine", cell, None, 99, ready, SOON);
+        check!(std::pin::Pin::new(&mut task).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let mut tensor = TensorBuf::zeros_in(team.hub().tensors(), &[100], DType::U8)?;
+        tensor.bytes_mut()?.fill(5);
+        let lone = Team::join("lone", 0, 1, SOON)?;
+        let late = Team::join("late", 0, 1, SOON)?.abort_handle();
+        Ok(Held { task, abort: team.abort_handle(), tensor, lone, late })
+    }
+
+    /// What the child did has not reached the parent.
+    fn check(mut self) -> RankResult {
+        check!(self.tensor.bytes_mut()?.iter().all(|&b| b == 5), "the child has written the parent's tensor");
+        self.lone.barrier(SOON)?;
+        check!(self.lone.snapshot().ended.is_none(), "the child has ended the parent's team");
+        match Team::join("lone", 0, 1, Duration::from_secs(5)) {
+            Err(Error::NameInUse { .. }) => done(),
+            other => Err(format!("the name of a live team: {other:?}").into()),
+        }
+    }
+}
+
+/// The child's code: 0, or where it failed.
+fn in_child(team: &Team, mut held: Held, turn: u64) -> i32 {
+    let forked = |error: Option<Error>| matches!(error, Some(Error::Forked));
+    let soon = Duration::from_secs(1);
+    let checks: [(i32, bool); 12] = [
+        (1, forked(Hub::get().err())),
+        (2, forked(Team::join("x", 0, 1, soon).err())),
+        (3, forked(team.barrier(soon).err())),
+        (4, forked(team.exchange(&[0; BOARD_BYTES], soon).err())),
+        (5, forked(team.subset(&[0], soon).err())),
+        (6, forked(team.begin("x", soon).err())),
+        (7, comm_core::team::snapshots().is_empty()),
+        (8, team.snapshot().ranks.len() == team.size()),
+        (9, team.peer_segment(team.size() - 1, 1, soon).is_none()),
+        (10, {
+            let poll = std::pin::Pin::new(&mut held.task).poll(&mut Context::from_waker(Waker::noop()));
+            matches!(poll, std::task::Poll::Ready(Err(Error::Forked)))
+        }),
+        (11, team.hub().tensors().alloc(64).is_err()),
+        (12, TensorBuf::zeros_in(team.hub().tensors(), &[1], DType::U8).is_err()),
+    ];
+    if let Some((code, _)) = checks.iter().find(|(_, fine)| !fine) {
+        return *code;
+    }
+    team.abort("by a child");
+    held.abort.abort("by a child");
+    held.lone.abort("by a child");
+    held.late.abort("by a child");
+    drop(team.share(9, || 10));
+    team.keep(vec![1]);
+    if turn % 2 == 0 {
+        return 0;
+    }
+    drop(held);
+    // SAFETY: the bytes of the handle are those of the parent's, which this process, being a copy, owns; what they were
+    // read from is not used again, for the process ends here.
+    drop(unsafe { std::ptr::read(team) });
+    std::process::exit(0);
+}
+
+/// The exit code; `None` if it was killed, by a signal or because it hung.
+fn await_child(pid: libc::pid_t) -> std::io::Result<Option<i32>> {
+    let began = Instant::now();
+    let mut killed = false;
+    loop {
+        let mut status = 0;
+        // SAFETY: the second argument points to an integer of this frame.
+        match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
+            0 => {}
+            n if n == pid => {
+                let exited = libc::WIFEXITED(status) && !killed;
+                return Ok(exited.then(|| libc::WEXITSTATUS(status)));
+            }
+            _ => return Err(std::io::Error::last_os_error()),
+        }
+        if began.elapsed() > Duration::from_secs(20) && !killed {
+            killed = true;
+            // SAFETY: no pointers; the child is not reaped yet, so the id is its own.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

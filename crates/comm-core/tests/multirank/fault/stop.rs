@@ -1,0 +1,242 @@
+//! Stopped processes are named as such; a whole job that is stopped and continued accuses nobody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm_core::Error;
+use comm_core::error::PeerState;
+use comm_core::shm::Block;
+use comm_core::team::{BOARD_BYTES, CellRef, Team};
+use comm_core::wait::Cell as Word;
+use comm_testkit::fault::Fault;
+use comm_testkit::{
+    Case, LauncherCtx, Layout, RankCtx, RankResult, Running, Signal, check, check_eq, done, now_ns,
+};
+use serde_json::{Value, json};
+
+use super::kill::{SOON, processes};
+use super::member::{Ops, Orders};
+use super::verdict::Told;
+use crate::waiting::executor::block_on;
+
+const BOTH: &[Layout] = &[Layout::Processes, Layout::Mixed];
+
+pub fn cases() -> Vec<Case> {
+    let case = |name: &str, run: fn(&LauncherCtx) -> RankResult| Case::launcher("fault", name, run);
+    let once = |case: Case| case.worlds(|world| world == 4);
+    vec![
+        case("stop/one-process", one_process).layouts(BOTH),
+        once(case("stop/at-points", at_points)).layouts(&[Layout::Processes]),
+        once(case("stop/all/barrier", |ctx| all(ctx, "barrier"))),
+        once(case("stop/all/task", |ctx| all(ctx, "task"))),
+        once(case("stop/all/join", |ctx| all(ctx, "join"))),
+        once(case("stop/all/nobody-comes", nobody_comes)).layouts(&[Layout::Processes]),
+    ]
+}
+
+/// How long the others wait for a process that is stopped.
+const PATIENCE: u64 = 700;
+
+/// Between operations: all of its ranks are missing, and stopped; when they go on they are told so too.
+fn one_process(ctx: &LauncherCtx) -> RankResult {
+    for victim in 0..processes(ctx) {
+        for ops in [Ops::Barrier, Ops::Exchange] {
+            let orders = Orders { ops, op_ms: PATIENCE, pause_after: Some(3), ..Orders::default() };
+            let running = ctx.launch("fault.member").arg(orders.json()).spawn()?;
+            for rank in 0..ctx.world() {
+                running.wait_note(rank, "paused", SOON)?;
+            }
+            running.stop(victim)?;
+            running.go("on")?;
+            for process in (0..running.processes()).filter(|&p| p != victim) {
+                running.wait_exit(process, SOON)?;
+            }
+            let continued = running.cont(victim)?;
+            let stopped = running.ranks_of(victim);
+            for report in running.wait(SOON) {
+                let told = Told::by(&report)?;
+                check!(told.is_missing(stopped, PeerState::Stopped), "rank {}: {}", report.rank, told.text);
+                check!(told.waited_ms >= PATIENCE, "{}", told.text);
+                check_eq!(told.at_ns >= continued, report.process == victim);
+            }
+        }
+    }
+    done()
+}
+
+/// Where it stands when it stops itself decides in which operation it is missed.
+fn at_points(ctx: &LauncherCtx) -> RankResult {
+    let points = [
+        "join.welcomed",
+        "join.linked",
+        "join.met",
+        "barrier.begun",
+        "barrier.met",
+        "exchange.begun",
+        "exchange.met",
+    ];
+    for (i, point) in points.into_iter().enumerate() {
+        let victim = i % ctx.world();
+        let orders = Orders { op_ms: PATIENCE, join_ms: 1500, ..Orders::default() };
+        let hit = if point.starts_with("join.") { 1 } else { 2 };
+        let fault = Fault::at(point).rank(victim).hit(hit).stop();
+        let running = ctx.launch("fault.member").arg(orders.json()).fault(fault).spawn()?;
+        running.wait_stopped(victim, SOON)?;
+        for process in (0..running.processes()).filter(|&p| p != victim) {
+            running.wait_exit(process, SOON)?;
+        }
+        running.cont(victim)?;
+        for report in running.wait(SOON) {
+            let told = Told::by(&report)?;
+            let fine = told.is_missing(&[victim], PeerState::Stopped);
+            check!(fine, "{point}, rank {} in {}: {}", report.rank, told.call, told.text);
+        }
+    }
+    done()
+}
+
+/// A cell of a window block.
+struct Shared {
+    block: Arc<Block>,
+}
+
+impl CellRef for Shared {
+    fn cell(&self) -> &Word {
+        self.block.typed(0).unwrap()
+    }
+}
+
+/// Waits with a deadline for the last rank, as its arguments say; the job is stopped meanwhile.
+pub fn awaits(ctx: &RankCtx) -> RankResult {
+    let patience = Duration::from_millis(ctx.args()["ms"].as_u64().ok_or("no patience")?);
+    let what = ctx.args()["what"].as_str().ok_or("no order")?;
+    let last = ctx.world() - 1;
+    let began = now_ns();
+    let join = |patience: Duration| Team::join(&ctx.name("team"), ctx.rank(), ctx.world(), patience);
+    let outcome = if what == "join" {
+        ctx.note("waits");
+        if ctx.rank() == last {
+            ctx.await_go("on")?;
+        }
+        join(patience).map(drop)
+    } else {
+        let team = join(SOON)?;
+        // The cells that the last rank sets, one for each of the others, each in that one's own memory.
+        let block = Arc::new(team.hub().windows().alloc_zeroed(64)?);
+        let mut place = [0; BOARD_BYTES];
+        place[..8].copy_from_slice(&block.segment().id().to_ne_bytes());
+        place[8..16].copy_from_slice(&block.offset().to_ne_bytes());
+        let mine = block.clone();
+        let kept = team.share(ctx.rank() as u64, move || mine);
+        let places = team.exchange(&place, SOON)?;
+        ctx.note("waits");
+        let outcome = match what {
+            "task" if ctx.rank() == last => {
+                ctx.await_go("on")?;
+                for (rank, place) in places.iter().enumerate().take(last) {
+                    let word = |i: usize| u64::from_ne_bytes(place[i..i + 8].try_into().unwrap());
+                    if team.shares_process(rank) {
+                        let block = team.share(rank as u64, || (*kept).clone());
+                        block.typed::<Word>(0)?.set(7, team.bell());
+                    } else {
+                        let segment = team.peer_segment(rank, word(0), SOON).ok_or("no segment")?;
+                        segment.typed::<Word>(word(8))?.set(7, team.bell());
+                    }
+                }
+                Ok(())
+            }
+            "task" => {
+                let cell = Shared { block: block.clone() };
+                let wait = team.wait_task("the seven", cell, Some(last), 7, |v| v == 7, patience);
+                block_on(wait).map(|value| assert_eq!(value, 7))
+            }
+            _ => {
+                if ctx.rank() == last {
+                    ctx.await_go("on")?;
+                }
+                team.barrier(patience)
+            }
+        };
+        // Nobody takes his memory away before all are through.
+        ctx.note("through");
+        ctx.await_go("end")?;
+        outcome
+    };
+    let elapsed_ms = (now_ns() - began) / 1_000_000;
+    match outcome {
+        Ok(()) => Ok(json!({ "elapsed_ms": elapsed_ms })),
+        Err(error @ Error::Timeout { .. }) => Ok(json!(Told::of(what, &error))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn start_waiting(
+    ctx: &LauncherCtx,
+    what: &str,
+    ms: u64,
+) -> Result<Running, Box<dyn std::error::Error + Send + Sync>> {
+    let running = ctx.launch("fault.awaits").arg(json!({ "what": what, "ms": ms })).spawn()?;
+    for rank in 0..ctx.world() {
+        running.wait_note(rank, "waits", SOON)?;
+    }
+    // Not at once, so that some of the deadline is over.
+    std::thread::sleep(Duration::from_millis(400));
+    Ok(running)
+}
+
+/// Ctrl-Z for longer than the deadline, and on: the rank that comes then comes in time.
+fn all(ctx: &LauncherCtx, what: &str) -> RankResult {
+    let running = start_waiting(ctx, what, 2000)?;
+    running.signal_all(Signal::Stop);
+    for process in 0..running.processes() {
+        running.wait_stopped(process, SOON)?;
+    }
+    std::thread::sleep(Duration::from_millis(3000));
+    running.signal_all(Signal::Continue);
+    // Well within what was left of the deadline, if the clock stood still meanwhile.
+    std::thread::sleep(Duration::from_millis(300));
+    running.go("on")?;
+    if what != "join" {
+        for rank in 0..ctx.world() {
+            running.wait_note(rank, "through", SOON)?;
+        }
+    }
+    running.go("end")?;
+    for report in running.wait(SOON) {
+        check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
+        let comm_testkit::Outcome::Ok(value) = &report.outcome else { continue };
+        check!(value["elapsed_ms"].is_u64(), "rank {} accuses: {value}", report.rank);
+        check!(value["elapsed_ms"].as_u64() >= Some(3000), "it was stopped for longer: {value}");
+    }
+    done()
+}
+
+/// Moved deadlines are deadlines.
+fn nobody_comes(ctx: &LauncherCtx) -> RankResult {
+    for what in ["barrier", "task"] {
+        let running = start_waiting(ctx, what, 2000)?;
+        let stopped = running.signal_all(Signal::Stop);
+        for process in 0..running.processes() {
+            running.wait_stopped(process, SOON)?;
+        }
+        std::thread::sleep(Duration::from_millis(3000));
+        let continued = running.signal_all(Signal::Continue);
+        for rank in 0..ctx.world() - 1 {
+            running.wait_note(rank, "through", SOON)?;
+        }
+        running.go("end")?;
+        running.go("on")?;
+        let last = ctx.world() - 1;
+        for report in running.wait(SOON).iter().filter(|r| r.rank != last) {
+            let told = Told::by(report)?;
+            check!(told.is_missing(&[last], PeerState::NotArrived), "{}", told.text);
+            let gap = (continued - stopped) / 1_000_000;
+            let began = report.note("waits").ok_or("it did not wait")?.at_ns;
+            let waited = (told.at_ns - began) / 1_000_000;
+            // One slice before the stop may count as part of it.
+            check!(waited + 250 >= 2000 + gap, "{waited} ms for 2000 and a gap of {gap}: {}", told.text);
+            check!(Value::from(told.waited_ms).as_u64() <= Some(waited), "{}", told.text);
+        }
+    }
+    done()
+}
