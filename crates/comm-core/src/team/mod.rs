@@ -34,7 +34,7 @@ use std::time::Instant;
 use crate::error::{At, Error, LostHow, Result};
 use crate::hub::Hub;
 use crate::point;
-use crate::shm::fork;
+use crate::shm::{Segment, fork};
 use crate::wait::{Bell, Deadline};
 
 pub(crate) mod control;
@@ -242,6 +242,15 @@ impl Team {
     /// have left or died.
     pub fn keep(&self, memory: impl Send + 'static) {
         self.shared.keep(Box::new(memory));
+    }
+
+    /// A segment of the process of `rank`, waited for outside of any operation; see [`OpGuard::peer_segment`]. `None` if
+    /// `rank` is of this process, if its process is dead, or if the segment has not been pushed by the deadline.
+    pub fn peer_segment(&self, rank: usize, id: u64, deadline: impl Into<Deadline>) -> Option<Arc<Segment>> {
+        if rank >= self.size() {
+            return None;
+        }
+        self.shared.peer_of(rank)?.segment(id, deadline.into())
     }
 
     /// How many operations this rank has finished; between operations the same number on all ranks. The join was the
