@@ -75,8 +75,13 @@ fn stops_at(ctx: &LauncherCtx, point: &'static str, hit: u64) -> RankResult {
     // The last rank reads a survivor's memory in another process last of all if the victim is the first.
     let victim = if point == "window.read" { 0 } else { dice(ctx, point).below(world as u64) as usize };
     let hit = if point == "window.read" { read_of(world as u64, hit) } else { hit };
-    let fault = Fault::at(point).rank(victim).hit(hit).stop();
-    let launch = ctx.launch("group-loop").fault(fault).arg(json!({"op_ms": 1000})).limit(SOON);
+    let site = || Fault::at(point).rank(victim).hit(hit);
+    let mut launch = ctx.launch("group-loop").arg(json!({"op_ms": 1000})).limit(SOON);
+    if point == "window.read" {
+        // By then all others have done their part, those of the same process too: nothing but this read is missing.
+        launch = launch.fault(site().delay(Duration::from_millis(50)));
+    }
+    launch = launch.fault(site().stop());
     let running = launch.spawn()?;
     let process = running.process_of(victim).ok_or("the launch runs it")?;
     let stopped = running.ranks_of(process).to_vec();
