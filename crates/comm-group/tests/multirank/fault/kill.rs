@@ -1,0 +1,104 @@
+//! SIGKILL of a process at every point inside a collective.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use comm_testkit::fault::Fault;
+use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
+use serde_json::json;
+
+use super::report::{in_time, is_lost};
+use super::{BACKEND, NOTICE, SOON, SUITE, dice};
+
+const SPREAD: &[Layout] = &[Layout::Processes, Layout::Mixed];
+
+pub fn cases() -> Vec<Case> {
+    let mut all = vec![
+        Case::launcher(SUITE, "kill/-/-/points-listed", every_point_is_visited)
+            .worlds(|w| w == 4)
+            .layouts(&[Layout::Processes]),
+    ];
+    for &point in points().iter() {
+        let case = Case::launcher(SUITE, format!("kill/-/-/{point}"), move |ctx| kill_at(ctx, point));
+        all.push(case.worlds(|w| w == 4).layouts(SPREAD).limit(Duration::from_secs(60)));
+    }
+    all.into_iter().map(|case| case.backend(BACKEND)).collect()
+}
+
+/// The points inside a collective.
+pub fn points() -> Vec<&'static str> {
+    [comm_group::POINTS, comm_store::POINTS].concat()
+}
+
+/// The nth hit of a point of a rank that lies well inside the loop; the group is made once.
+pub fn inside(point: &str, nth: u64) -> u64 {
+    if point == "group.made" { 1 } else { nth }
+}
+
+/// The list is what a run really passes: every listed point, and no other on the way of a collective.
+fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
+    let visited = |rounds: u64| -> Result<BTreeSet<(String, u64)>, Box<dyn std::error::Error + Send + Sync>> {
+        let running = ctx.launch("group-loop").arg(json!({"rounds": rounds})).record().limit(SOON).spawn()?;
+        let reports = running.wait(SOON);
+        check_all_ok(&reports)?;
+        let hits = running.hits().into_iter().filter(|(_, _, rank, _)| *rank == Some(1));
+        Ok(hits.map(|(point, _, _, n)| (point, n)).collect())
+    };
+    let (none, some) = (visited(0)?, visited(6)?);
+    let grown: BTreeSet<&str> = some.difference(&none).map(|(point, _)| point.as_str()).collect();
+    let mut listed: BTreeSet<&str> = points().into_iter().collect();
+    check!(some.iter().any(|(point, _)| point == "group.made"));
+    listed.remove("group.made");
+    check_eq!(grown, listed);
+    done()
+}
+
+fn check_all_ok(reports: &[comm_testkit::RankReport]) -> Result<(), String> {
+    match reports.iter().find(|r| !r.outcome.is_ok()) {
+        Some(r) => Err(format!("rank {}: {}", r.rank, r.outcome)),
+        None => Ok(()),
+    }
+}
+
+/// The victim is held at the point, so that the moment of its death is known.
+fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
+    let mut rng = dice(ctx, point);
+    let victim = rng.below(ctx.world() as u64) as usize;
+    let nth = inside(point, 5 + rng.below(4));
+    let fault = Fault::at(point).rank(victim).hit(nth).hold("never");
+    let running = ctx.launch("group-loop").fault(fault).limit(SOON).spawn()?;
+    check_eq!(running.wait_held(victim, "never", SOON)?, point);
+    let process = running.process_of(victim).ok_or("the launch runs it")?;
+    let lost = running.ranks_of(process).to_vec();
+    let killed = running.kill(process)?;
+    let slowest = survivors(&running, &lost, killed)?;
+    ctx.progress(&format!("rank {victim} killed at {point}, hit {nth}: noticed after {slowest:.1?} at most"));
+    done()
+}
+
+/// Every survivor names the lost ranks in time, keeps its memory, and ends well.
+fn survivors(
+    running: &Running,
+    lost: &[usize],
+    killed: u64,
+) -> Result<Duration, Box<dyn std::error::Error + Send + Sync>> {
+    let all = || (0..running.processes()).flat_map(|p| running.ranks_of(p).to_vec());
+    let mut slowest = Duration::ZERO;
+    for rank in all().filter(|r| !lost.contains(r)) {
+        let note = running.wait_note(rank, "error", SOON)?;
+        is_lost(&note, lost, "Died").map_err(|e| format!("rank {rank}: {e}"))?;
+        slowest = slowest.max(in_time(&note, killed, NOTICE).map_err(|e| format!("rank {rank}: {e}"))?);
+    }
+    running.go("look")?;
+    for report in running.wait(SOON) {
+        let expected =
+            if lost.contains(&report.rank) { Outcome::Killed(9) } else { Outcome::Ok(json!(null)) };
+        check_outcome(&report, &expected)?;
+    }
+    Ok(slowest)
+}
+
+fn check_outcome(report: &comm_testkit::RankReport, expected: &Outcome) -> RankResult {
+    check_eq!(&report.outcome, expected, "rank {}", report.rank);
+    done()
+}
