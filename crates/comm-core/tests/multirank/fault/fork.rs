@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use comm_core::Error;
 use comm_core::hub::Hub;
 use comm_core::shm::Block;
-use comm_core::team::{BOARD_BYTES, CellRef, Team};
+use comm_core::team::{BOARD_BYTES, CellRef, OpGuard, Team};
 use comm_core::tensor::{DType, TensorBuf};
 use comm_core::wait::Cell as Word;
 use comm_testkit::{Case, LauncherCtx, RankCtx, RankResult, check, check_eq, done};
@@ -119,8 +119,10 @@ fn fork_often(ctx: &RankCtx, team: &Team) -> RankResult {
     let forks = ctx.args()["forks"].as_u64().ok_or("no number")?;
     // A cell, and the last step of the child, who shares this memory.
     let block = Arc::new(team.hub().windows().alloc_zeroed(128)?);
+    let inside = Team::join("inside", 0, 1, SOON)?;
     for i in 0..forks {
         let held = Held::make(team, &block)?;
+        let op = inside.begin("inside", SOON)?;
         // SAFETY: the child runs this program's code, which in the fork of a process with threads must not wait for a
         // lock that another thread held; that it does not is what is tested, and a child that hangs is killed.
         let pid = unsafe { libc::fork() };
@@ -129,7 +131,7 @@ fn fork_often(ctx: &RankCtx, team: &Team) -> RankResult {
         }
         if pid == 0 {
             let code =
-                catch_unwind(AssertUnwindSafe(|| in_child(team, held, i, &step(&block)))).unwrap_or(99);
+                catch_unwind(AssertUnwindSafe(|| in_child(team, held, op, i, &step(&block)))).unwrap_or(99);
             // SAFETY: it takes no pointers and does not return.
             unsafe { libc::_exit(code) };
         }
@@ -138,6 +140,8 @@ fn fork_often(ctx: &RankCtx, team: &Team) -> RankResult {
         check_eq!(status, Some(0), "fork {i}, the child having come to step {reached}");
         // The team goes on.
         team.exchange(&[0; BOARD_BYTES], SOON)?;
+        op.finish();
+        inside.barrier(SOON)?;
         held.check()?;
     }
     done()
@@ -183,7 +187,7 @@ fn step(block: &Block) -> impl Fn(u64) {
 }
 
 /// The child's code: 0, or the step that went wrong.
-fn in_child(team: &Team, mut held: Held, turn: u64, at: &dyn Fn(u64)) -> i32 {
+fn in_child(team: &Team, mut held: Held, mut op: OpGuard<'_>, turn: u64, at: &dyn Fn(u64)) -> i32 {
     let soon = Duration::from_secs(1);
     let forked = |error: Option<Error>| matches!(error, Some(Error::Forked));
     let mut checks: Vec<Box<dyn FnMut() -> bool + '_>> = vec![
@@ -207,6 +211,7 @@ fn in_child(team: &Team, mut held: Held, turn: u64, at: &dyn Fn(u64)) -> i32 {
             handles.iter().for_each(|handle| handle.abort("by a child"));
             true
         }),
+        Box::new(|| forked(op.say(&[0; BOARD_BYTES]).err()) && forked(op.heard().err())),
         Box::new(|| *team.share(9, || 9) == 9),
         Box::new(|| {
             team.keep(vec![1]);
@@ -224,6 +229,11 @@ fn in_child(team: &Team, mut held: Held, turn: u64, at: &dyn Fn(u64)) -> i32 {
         return 0;
     }
     at(50);
+    match turn % 6 {
+        1 => op.finish(),
+        3 => drop(op),
+        _ => drop(op.settle::<()>(Err(Error::Forked), false)),
+    }
     drop(held.task);
     at(51);
     drop((held.abort, held.late, held.tensor));
