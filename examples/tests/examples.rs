@@ -20,12 +20,12 @@ fn folder() -> &'static Path {
             .expect("cargo can be started");
         assert!(output.status.success(), "the examples do not build");
         let messages = String::from_utf8_lossy(&output.stdout);
-        let programs = messages.lines().filter_map(|line| {
+        let mut programs = messages.lines().filter_map(|line| {
             let message: serde_json::Value = serde_json::from_str(line).ok()?;
             Some(PathBuf::from(message["executable"].as_str()?))
         });
         programs
-            .last()
+            .next()
             .and_then(|program| Some(program.parent()?.to_owned()))
             .expect("cargo says where they are")
     })

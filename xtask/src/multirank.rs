@@ -84,11 +84,9 @@ fn names(packages: &[&Package]) -> String {
 /// Builds the targets and asks cargo where it put them: (package, program), sorted by package.
 fn build(packages: &[&Package]) -> Result<Vec<(String, PathBuf)>, Fail> {
     note(&format!("test-multirank: building the tests of {}", names(packages)));
-    let mut command =
-        cargo(["test", "--no-run", "--message-format=json-render-diagnostics", "--test", TARGET]);
-    for package in packages {
-        command.args(["-p", &package.name]);
-    }
+    // The whole workspace, as for the other tests: a choice of packages has other features, and builds much anew.
+    let mut command = cargo(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.args(["--test", TARGET]);
     let mut programs = Vec::new();
     let status = run_lines(&mut command, |line| programs.extend(program_of(line, packages)))?;
     if !status.success() {

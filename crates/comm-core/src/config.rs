@@ -40,6 +40,7 @@ pub struct Setting {
 }
 
 /// Scope of names when processes are to meet.
+#[doc(alias = "GlobalCommInstanceId")]
 pub const INSTANCE_ID: Setting = Setting {
     name: "COMM_INSTANCE_ID",
     default: "the launcher's job id (TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, SLURM_JOB_ID with SLURM_STEP_ID), else this process alone",
@@ -73,6 +74,13 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// [`ConfigError`] for the first variable that is set but empty or unreadable.
+///
+/// ```
+/// // The error names the variable, its value, and what would do.
+/// if let Err(error) = comm_core::config::check() {
+///     eprintln!("{error}");
+/// }
+/// ```
 pub fn check() -> Result<(), ConfigError> {
     read_timeout()?;
     arena_max_bytes()?;
@@ -81,8 +89,15 @@ pub fn check() -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The default deadline, from `COMM_TIMEOUT_MS`. An unusable value is reported by [`check`], so here it
+/// The default time to a deadline, from `COMM_TIMEOUT_MS`. An unusable value is reported by [`check`], so here it
 /// means the default.
+///
+/// ```
+/// if std::env::var_os("COMM_TIMEOUT_MS").is_none() {
+///     assert_eq!(comm_core::config::timeout().as_secs(), 600);
+/// }
+/// ```
+#[doc(alias = "GetCommTimeoutSecond")]
 pub fn timeout() -> Duration {
     read_timeout().unwrap_or(DEFAULT_TIMEOUT)
 }

@@ -13,6 +13,19 @@
 //!
 //! Families with a smaller vocabulary ([`TensorError`], [`ShmError`](crate::shm::ShmError),
 //! [`ConfigError`](crate::config::ConfigError), [`WireError`](crate::wire::WireError)) convert into it.
+//!
+//! ```
+//! use std::time::Duration;
+//! use comm_core::{Error, team::Team};
+//!
+//! // Rank 1 of 2 never comes.
+//! match Team::join("error-example", 0, 2, Duration::from_millis(20)) {
+//!     Err(Error::Timeout { missing, seen, expected, .. }) => {
+//!         assert_eq!((missing[0].rank, seen, expected), (1, 1, 2));
+//!     }
+//!     other => panic!("{other:?}"),
+//! }
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
@@ -259,7 +272,7 @@ impl Error {
         Error::BadPeer { what: what.into() }
     }
 
-    /// Where the error met its caller, for the variants that know.
+    /// Where the error met its caller, for the variants that know: team, rank, operation, elapsed time.
     pub fn at(&self) -> Option<&At> {
         match self {
             Error::PeerLost { at, .. }

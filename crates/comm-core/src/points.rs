@@ -5,7 +5,20 @@
 //! feature nothing is compiled in. Every crate lists its points in a constant `POINTS`, so that a fault
 //! matrix can run over all of them; a name that is not listed does not compile.
 
-/// Marks a fault point: `point!("join.welcomed")`. The name must stand in the `POINTS` of the crate that marks it.
+/// Marks a fault point. The name must stand in the constant `POINTS` at the root of the crate that marks it.
+///
+/// ```standalone_crate
+/// /// The fault points of this crate.
+/// pub const POINTS: &[&str] = &["pour.begun"];
+///
+/// fn pour() {
+///     comm_core::point!("pour.begun");
+/// }
+///
+/// fn main() {
+///     pour();
+/// }
+/// ```
 #[allow(clippy::crate_in_macro_def, reason = "it is the marking crate's list that counts")]
 #[macro_export]
 macro_rules! point {
@@ -36,7 +49,8 @@ mod hook {
     type Hook = Box<dyn Fn(&'static str) + Send + Sync>;
     static HOOK: OnceLock<Hook> = OnceLock::new();
 
-    /// Installs the hook of this process; `false` if there is one already.
+    /// Installs the hook of this process, which is called with the name of each point that is passed, on the thread
+    /// that passes it; `false` if there is one already.
     pub fn install(hook: impl Fn(&'static str) + Send + Sync + 'static) -> bool {
         HOOK.set(Box::new(hook)).is_ok()
     }

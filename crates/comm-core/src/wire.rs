@@ -56,6 +56,15 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, WireError> {
 ///
 /// # Errors
 /// [`WireError::Decode`] if the bytes are too many, too few, or not of this type.
+///
+/// ```
+/// use comm_core::wire::{decode, encode};
+///
+/// let bytes = encode(&7u32).unwrap();
+/// assert!(decode::<u32>(&[&bytes[..], &[0]].concat()).is_err(), "one byte too many");
+/// // A length of 2^64 - 1 is refused before a byte is reserved for it.
+/// assert!(decode::<Vec<u64>>(&[253, 255, 255, 255, 255, 255, 255, 255, 255]).is_err());
+/// ```
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     let (message, used) =
         bincode::serde::decode_from_slice(bytes, format()).map_err(|e| WireError::Decode(e.to_string()))?;

@@ -80,12 +80,33 @@ impl ThreadGroup {
 
     /// Combines the tensors of all ranks, element by element, in rank order; every rank gets the result.
     ///
-    /// Any shape and strides, the same shape on all ranks; the result is contiguous. Dtypes: f32, f64, i32, i64.
+    /// Any shape and strides, the same shape on all ranks; the result is contiguous. Dtypes: f32, f64, i32, i64. Every NaN
+    /// comes out as one.
     ///
     /// # Errors
     /// [`Error::Mismatch`](comm_core::Error::Mismatch) if shape, dtype or operator differ between ranks;
     /// [`Error::Unsupported`](comm_core::Error::Unsupported) for other dtypes, on every rank; what ends a symmetric
     /// operation.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+    /// use comm_group::{ReduceOp, ThreadGroup};
+    ///
+    /// fn rank(rank: usize) -> comm_core::Result<()> {
+    ///     let deadline = Deadline::default();
+    ///     let group = ThreadGroup::new(Team::join("add", rank, 2, deadline)?, deadline)?;
+    ///     let mine = Tensor::from_slice(&[2], &[1i64, 10 * rank as i64])?;
+    ///     let sum = group.all_reduce(&mine, ReduceOp::Sum, deadline)?;
+    ///     assert_eq!(sum.as_slice::<i64>()?, [2, 10]);
+    ///     Ok(())
+    /// }
+    ///
+    /// std::thread::scope(|s| {
+    ///     for r in 0..2 {
+    ///         s.spawn(move || rank(r).unwrap());
+    ///     }
+    /// });
+    /// ```
     #[doc(alias = "AllReduce")]
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp, deadline: impl Into<Deadline>) -> Result<Tensor> {
         same_device::all_reduce(&self.team, &self.window, tensor, op, deadline.into())
@@ -99,8 +120,31 @@ impl ThreadGroup {
     /// [`Error::Mismatch`](comm_core::Error::Mismatch) if dtype, dimension, or shape other than along `dim` differ;
     /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument), on every rank, if there is no such dimension;
     /// what ends a symmetric operation.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+    /// use comm_group::ThreadGroup;
+    ///
+    /// fn rank(rank: usize) -> comm_core::Result<()> {
+    ///     let deadline = Deadline::default();
+    ///     let group = ThreadGroup::new(Team::join("gather", rank, 2, deadline)?, deadline)?;
+    ///     // Two rows; rank 0 has one column, rank 1 has two.
+    ///     let mine = Tensor::from_slice(&[2, rank + 1], &vec![rank as i32; 2 * (rank + 1)])?;
+    ///     let whole = group.all_gather(&mine, 1, deadline)?;
+    ///     assert_eq!(whole.shape(), [2, 3]);
+    ///     assert_eq!(whole.as_slice::<i32>()?, [0, 1, 1, 0, 1, 1]);
+    ///     Ok(())
+    /// }
+    ///
+    /// std::thread::scope(|s| {
+    ///     for r in 0..2 {
+    ///         s.spawn(move || rank(r).unwrap());
+    ///     }
+    /// });
+    /// ```
     #[doc(alias = "AllGather")]
     #[doc(alias = "AllGatherIntoTensor")]
+    #[doc(alias = "EqualShapeAllGatherIntoTensor")]
     pub fn all_gather(&self, tensor: &Tensor, dim: usize, deadline: impl Into<Deadline>) -> Result<Tensor> {
         same_device::all_gather(&self.team, &self.window, tensor, dim, deadline.into())
     }
@@ -109,8 +153,21 @@ impl ThreadGroup {
     /// Local: no peer takes part.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument).
+    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument) if there is no such dimension, or the sub-split does
+    /// not lie inside it.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+    /// use comm_group::ThreadGroup;
+    ///
+    /// let team = Team::join("shard-example", 0, 1, Deadline::default())?;
+    /// let group = ThreadGroup::new(team, Deadline::default())?;
+    /// let t = Tensor::from_slice(&[3], &[1, 2, 3])?;
+    /// assert_eq!(group.replicate_to_shard(&t, 0, None)?.as_slice::<i32>()?, [1, 2, 3]);
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
     #[doc(alias = "ReplicateToShard")]
+    #[doc(alias = "subSplitCoordinates")]
     pub fn replicate_to_shard(
         &self,
         tensor: &Tensor,

@@ -18,16 +18,18 @@
 //! use comm_core::{Deadline, team::Team, tensor::Tensor};
 //! use comm_group::{ReduceOp, ThreadGroup};
 //!
+//! fn rank(rank: usize) -> comm_core::Result<()> {
+//!     let deadline = Deadline::default();
+//!     let group = ThreadGroup::new(Team::join("sum", rank, 3, deadline)?, deadline)?;
+//!     let mine = Tensor::from_slice(&[2], &[rank as f32, 1.0])?;
+//!     let sum = group.all_reduce(&mine, ReduceOp::Sum, deadline)?;
+//!     assert_eq!(sum.as_slice::<f32>()?, [3.0, 3.0]);
+//!     Ok(())
+//! }
+//!
 //! std::thread::scope(|s| {
-//!     for rank in 0..3 {
-//!         s.spawn(move || -> comm_core::Result<()> {
-//!             let deadline = Deadline::default();
-//!             let group = ThreadGroup::new(Team::join("sum", rank, 3, deadline)?, deadline)?;
-//!             let mine = Tensor::from_slice(&[2], &[rank as f32, 1.0])?;
-//!             let sum = group.all_reduce(&mine, ReduceOp::Sum, deadline)?;
-//!             assert_eq!(sum.as_slice::<f32>()?, [3.0, 3.0]);
-//!             Ok(())
-//!         });
+//!     for r in 0..3 {
+//!         s.spawn(move || rank(r).unwrap());
 //!     }
 //! });
 //! ```

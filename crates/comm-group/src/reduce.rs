@@ -10,6 +10,7 @@ use comm_core::tensor::{DType, Element};
 #[non_exhaustive]
 pub enum ReduceOp {
     /// Their sum. Integers wrap.
+    #[doc(alias = "kSum")]
     #[default]
     Sum,
 }

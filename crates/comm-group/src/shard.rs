@@ -3,7 +3,7 @@
 use comm_core::tensor::Tensor;
 use comm_core::{Error, Result};
 
-/// Sizes of the shards of a dimension of size `n` on `world` ranks: `n / world` each, the first `n % world` one more.
+/// Sizes, in elements, of the shards of a dimension of size `n` on `world` ranks: `n / world` each, the first `n % world` one more.
 /// With fewer elements than ranks, the last shards are empty.
 ///
 /// ```
@@ -39,6 +39,7 @@ pub(crate) fn shard_range(n: usize, world: usize, rank: usize) -> (usize, usize)
 /// # Ok::<(), comm_core::Error>(())
 /// ```
 #[doc(alias = "ReplicateToShard")]
+#[doc(alias = "subSplitCoordinates")]
 pub fn replicate_to_shard(
     tensor: &Tensor,
     dim: usize,

@@ -49,6 +49,15 @@ impl fmt::Debug for Nonce {
 }
 
 /// The scope of all names, and whether processes other than this one can be in it.
+///
+/// ```
+/// use comm_core::hub::Instance;
+///
+/// let instance = Instance::detect()?;
+/// assert!(!instance.id.is_empty());
+/// # Ok::<(), comm_core::Error>(())
+/// ```
+#[doc(alias = "GlobalCommInstanceId")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
     /// The scope itself.

@@ -165,7 +165,16 @@ impl Hub {
         &self.instance
     }
 
-    /// The arena of tensors: peers may read it.
+    /// The arena of tensors: peers may read it. Its first segment is made at the first allocation.
+    ///
+    /// ```
+    /// use comm_core::{hub::Hub, tensor::{DType, TensorBuf}};
+    ///
+    /// // A tensor that peers in other processes can be given without a copy.
+    /// let t = TensorBuf::zeros_in(Hub::get()?.tensors(), &[2, 3], DType::F32)?.freeze();
+    /// assert!(t.block().is_some());
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
     pub fn tensors(self: &Arc<Self>) -> &Arena {
         self.tensors.get_or_init(|| self.arena(Access::ReadOnly))
     }

@@ -34,7 +34,7 @@ use std::time::Instant;
 use crate::error::{At, Error, LostHow, Result};
 use crate::hub::Hub;
 use crate::point;
-use crate::shm::fork;
+use crate::shm::{Segment, fork};
 use crate::wait::{Bell, Deadline};
 
 pub(crate) mod control;
@@ -63,7 +63,11 @@ pub use snapshot::{OpenWait, RankSnapshot, TeamSnapshot, snapshots};
 pub use tasks::{CellRef, TaskWait};
 pub use verdict::odd_one_out;
 
-/// One rank's membership in a team.
+/// One rank's membership in a team: who the others are, and the scope of every wait. Dropping it leaves.
+///
+/// Any thread may use it, one at a time for symmetric operations: a second that begins one gets
+/// [`Error::ConcurrentUse`].
+#[doc(alias = "get_comm_ctx")]
 pub struct Team {
     shared: Arc<TeamShared>,
     rank: usize,
@@ -165,7 +169,9 @@ impl Team {
     /// Waits until all ranks have come here.
     ///
     /// # Errors
-    /// Those of any symmetric operation.
+    /// Those of any symmetric operation: what ended the team; [`Error::PeerLeft`]; [`Error::Timeout`], which ends it;
+    /// [`Error::ConcurrentUse`]; [`Error::Forked`].
+    #[doc(alias = "Barrier")]
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let mut op = self.begin("barrier", deadline)?;
         let round = op.seq();
@@ -188,8 +194,9 @@ impl Team {
         self.rank
     }
 
-    /// How many ranks the team has.
+    /// How many ranks the team has, those that have left or died included.
     #[doc(alias = "GetWorldSize")]
+    #[doc(alias = "nranks")]
     pub fn size(&self) -> usize {
         self.shared.size()
     }
@@ -206,6 +213,17 @@ impl Team {
     }
 
     /// Ends the team: every waiting and every later call, on every rank, returns [`Error::Aborted`] with this reason.
+    /// Does nothing if the team is over already.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, Error, team::Team};
+    ///
+    /// let team = Team::join("abort-example", 0, 1, Deadline::default())?;
+    /// team.abort("no more input");
+    /// let error = team.barrier(Deadline::default()).unwrap_err();
+    /// assert!(matches!(error, Error::Aborted { by: 0, reason, .. } if reason == "no more input"));
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
     pub fn abort(&self, reason: &str) {
         self.abort_handle().abort(reason);
     }
@@ -224,6 +242,15 @@ impl Team {
     /// have left or died.
     pub fn keep(&self, memory: impl Send + 'static) {
         self.shared.keep(Box::new(memory));
+    }
+
+    /// A segment of the process of `rank`, waited for outside of any operation; see [`OpGuard::peer_segment`]. `None` if
+    /// `rank` is of this process, if its process is dead, or if the segment has not been pushed by the deadline.
+    pub fn peer_segment(&self, rank: usize, id: u64, deadline: impl Into<Deadline>) -> Option<Arc<Segment>> {
+        if rank >= self.size() {
+            return None;
+        }
+        self.shared.peer_of(rank)?.segment(id, deadline.into())
     }
 
     /// How many operations this rank has finished; between operations the same number on all ranks. The join was the

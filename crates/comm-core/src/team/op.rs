@@ -19,6 +19,18 @@ const SEGMENT_SLICE: Duration = Duration::from_millis(20);
 ///
 /// It ends with [`finish`](OpGuard::finish) or [`settle`](OpGuard::settle). Dropped before, by a panic or otherwise,
 /// the rank counts as lost, because its peers wait for what it will not do.
+///
+/// ```
+/// use comm_core::{Deadline, team::Team};
+///
+/// let team = Team::join("guard-example", 0, 1, Deadline::default())?;
+/// let op = team.begin("nothing at all", Deadline::default())?;
+/// assert_eq!(op.seq(), 2, "the join was number 1");
+/// assert!(team.begin("another", Deadline::default()).is_err(), "this rank is inside one");
+/// op.finish();
+/// team.barrier(Deadline::default())?;
+/// # Ok::<(), comm_core::Error>(())
+/// ```
 #[must_use = "dropping an operation before it is finished means that this rank is lost"]
 #[derive(Debug)]
 pub struct OpGuard<'t> {

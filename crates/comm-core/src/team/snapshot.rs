@@ -94,7 +94,15 @@ impl Team {
     }
 }
 
-/// All teams of this process, for a watchdog that holds none of them.
+/// All teams of this process, for a watchdog that holds none of them. Empty if no hub can be had.
+///
+/// ```
+/// use comm_core::{Deadline, team::{Team, snapshots}};
+///
+/// let team = Team::join("snapshots-example", 0, 1, Deadline::default())?;
+/// assert!(snapshots().iter().any(|seen| seen.name == "snapshots-example" && seen.ended.is_none()));
+/// # Ok::<(), comm_core::Error>(())
+/// ```
 pub fn snapshots() -> Vec<TeamSnapshot> {
     Hub::get().map_or_else(
         |_| vec![],

@@ -122,6 +122,29 @@ impl Team {
     ///
     /// # Errors
     /// What ended the team; [`Error::PeerLeft`]; [`Error::Timeout`], which changes nothing for anybody else.
+    ///
+    /// ```
+    /// use std::{future::Future, pin::pin, sync::Arc, task::{Context, Poll, Waker}};
+    /// use comm_core::{Deadline, team::{CellRef, Team}, wait::Cell};
+    ///
+    /// struct Mine(Arc<Cell>);
+    /// impl CellRef for Mine {
+    ///     fn cell(&self) -> &Cell {
+    ///         &self.0
+    ///     }
+    /// }
+    ///
+    /// let team = Team::join("task-example", 0, 1, Deadline::default())?;
+    /// let cell = Arc::new(Cell::default());
+    /// let wait = team.wait_task("a seven", Mine(cell.clone()), None, 7, |v| v >= 7, Deadline::default());
+    /// let mut wait = pin!(wait);
+    /// // Where an executor would be: polled by hand.
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// assert!(wait.as_mut().poll(&mut context).is_pending());
+    /// cell.set(7, team.bell());
+    /// assert!(matches!(wait.as_mut().poll(&mut context), Poll::Ready(Ok(7))));
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
     pub fn wait_task<C: CellRef, F: Fn(u64) -> bool + Send>(
         &self,
         what: &str,

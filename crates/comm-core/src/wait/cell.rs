@@ -12,6 +12,24 @@ pub const SLOTS: usize = MASK_WORDS * 64;
 ///
 /// The value carries the data's release: what a rank wrote before it [`set`](Cell::set) the cell is visible to
 /// whoever has [`load`](Cell::load)ed the new value. All bit patterns are valid, since peers map this memory.
+///
+/// A team's [`bell`](crate::team::Team::bell) wakes its ranks; without waiters nothing rings:
+///
+/// ```
+/// use comm_core::wait::{Bell, Cell};
+///
+/// struct Silent;
+/// impl Bell for Silent {
+///     fn ring(&self, slot: usize, _tag: u32) {
+///         unreachable!("nobody waits, and slot {slot} rings");
+///     }
+/// }
+///
+/// let cell = Cell::default();
+/// cell.set(40, &Silent);
+/// assert_eq!(cell.add(2, &Silent), 40);
+/// assert_eq!(cell.load(), 42);
+/// ```
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Cell {
