@@ -142,6 +142,9 @@ impl Hub {
             teams: Registry::default(),
         });
         let _ = hub_slot.set(Arc::downgrade(&hub));
+        // Now, not at first use: a child that is forked in the middle of that would wait for its end for ever.
+        hub.tensors();
+        hub.windows();
         let door = Arc::new(Door { listener, hub: Arc::downgrade(&hub) });
         hub.reactor.add(hub.reactor.token(), EventFlags::IN, door)?;
         let served = hub.clone();

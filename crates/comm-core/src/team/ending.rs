@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::control::{Control, RankSet};
 use super::shared::TeamShared;
 use crate::error::{At, Error, LostHow, Missing, PeerState};
+use crate::shm::fork;
 
 /// Why a team is over.
 #[derive(Debug, Clone, PartialEq)]
@@ -122,6 +123,10 @@ impl Ending {
 impl TeamShared {
     /// Ends the team, unless it is over already, and wakes everybody who waits in it.
     pub(crate) fn end(&self, ending: &Ending) {
+        if fork::is_forked() {
+            // A child is no member, and its parent's team goes on whatever becomes of it.
+            return;
+        }
         let control = self.control();
         let Some(head) = control.head() else { return };
         {

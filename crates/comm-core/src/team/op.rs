@@ -9,7 +9,7 @@ use super::ending::{Ending, Waited};
 use super::shared::TeamShared;
 use super::{Team, at};
 use crate::error::{At, Error, LostHow, Missing, Result};
-use crate::shm::Segment;
+use crate::shm::{Segment, fork};
 use crate::wait::{Cell, Deadline, Next, Patience, Unmet, Waiter, clock, rendezvous, until};
 
 /// Who waits for a segment looks this often whether the team goes on: the end of a team does not wake him.
@@ -119,6 +119,7 @@ impl<'t> OpGuard<'t> {
         announce: bool,
     ) -> Result<()> {
         let (team, seq, patience) = (self.team, self.seq, &mut self.patience);
+        team.alive()?;
         let (n, waiter) = (team.size(), team.waiter());
         let _open = OpenWait { team };
         let note = Note { team, what, round };
@@ -142,6 +143,7 @@ impl<'t> OpGuard<'t> {
     /// As [`meet`](OpGuard::meet).
     pub fn reach(&mut self, what: &str, rank: usize, cell: &Cell, round: u64) -> Result<()> {
         let (team, seq) = (self.team, self.seq);
+        team.alive()?;
         let _open = OpenWait { team };
         let note = Note { team, what, round };
         let ready = || (cell.load() >= round).then_some(());
@@ -159,6 +161,7 @@ impl<'t> OpGuard<'t> {
     /// # Errors
     /// As [`meet`](OpGuard::meet); [`Error::BadPeer`] if that rank shares this process, or left and never pushed it.
     pub fn peer_segment(&mut self, rank: usize, id: u64) -> Result<Arc<Segment>> {
+        self.team.alive()?;
         let shared = &self.team.shared;
         let never = || Error::bad_peer(format!("rank {rank} speaks of a segment that it has not pushed"));
         let peer = shared.peer_of(rank).ok_or_else(never)?;
@@ -233,6 +236,10 @@ impl<'t> OpGuard<'t> {
 
     fn close(&mut self) {
         self.open = false;
+        if fork::is_forked() {
+            // What the others see of this rank is its parent's to say.
+            return;
+        }
         self.team.seq.store(self.seq, Ordering::Relaxed);
         self.team.status().op.store(self.seq << 1, Ordering::Release);
         self.team.inside.store(false, Ordering::Release);
@@ -279,7 +286,7 @@ impl<'t> OpGuard<'t> {
 
 impl Drop for OpGuard<'_> {
     fn drop(&mut self) {
-        if !self.open || crate::shm::fork::is_forked() {
+        if !self.open || fork::is_forked() {
             return;
         }
         let how = if std::thread::panicking() { LostHow::Panicked } else { LostHow::DroppedInside };

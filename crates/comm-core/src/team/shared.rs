@@ -11,6 +11,7 @@ use super::ending::Ending;
 use super::tasks::Tasks;
 use crate::error::{Error, LostHow, Missing, PeerState, Result};
 use crate::hub::{Awaited, Hub, Nonce, Peer};
+use crate::shm::fork;
 use crate::sync::lock;
 use crate::wait::{Bell, Next, Patience};
 
@@ -249,6 +250,10 @@ impl TeamShared {
 
     /// Something that the ranks of this process share, made by the first that asks.
     pub(crate) fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
+        if fork::is_forked() {
+            // The lock may be held by a thread that is not there. Nobody else of the team is in this process anyhow.
+            return Arc::new(make());
+        }
         let mut shelf = lock(&self.shelf);
         let key = (std::any::TypeId::of::<T>(), key);
         if let Some(there) = shelf.get(&key).and_then(|thing| thing.clone().downcast::<T>().ok()) {
@@ -261,6 +266,10 @@ impl TeamShared {
 
     /// Keeps a thing until no other process can use this process's memory any more.
     pub(crate) fn keep(&self, thing: Box<dyn Send>) {
+        if fork::is_forked() {
+            // As in `share`; and no peer uses memory of this process.
+            return;
+        }
         lock(&self.kept).push(thing);
     }
 
@@ -287,7 +296,7 @@ impl Bell for TeamShared {
 
 impl Drop for TeamShared {
     fn drop(&mut self) {
-        if crate::shm::fork::is_forked() {
+        if fork::is_forked() {
             // What is kept is the parent's; blocks know that, and do nothing when they are dropped here.
             return;
         }

@@ -31,6 +31,10 @@ fn new_names(before: &[String]) -> Vec<String> {
 fn at_each_point(ctx: &LauncherCtx) -> RankResult {
     let before = probe::dev_shm();
     for &point in POINTS {
+        if ctx.layout() == Layout::Threads && point == "link.connect" {
+            // There is nobody to connect to.
+            continue;
+        }
         let mut orders = Orders::default();
         if point == "leave" {
             orders.leaver = Some((0, 2));

@@ -1,15 +1,16 @@
 //! A forked child of a member is no member: it is told so, and disturbs nobody.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use comm_core::Error;
 use comm_core::hub::Hub;
 use comm_core::shm::Block;
-use comm_core::team::{BOARD_BYTES, CellRef, Team};
+use comm_core::team::{BOARD_BYTES, CellRef, OpGuard, Team};
 use comm_core::tensor::{DType, TensorBuf};
 use comm_core::wait::Cell as Word;
 use comm_testkit::{Case, LauncherCtx, RankCtx, RankResult, check, check_eq, done};
@@ -98,7 +99,6 @@ fn load<'a>(team: &'a Team, over: &'a AtomicBool) -> Vec<Work<'a>> {
                 drop(team.snapshot());
                 drop(comm_core::team::snapshots());
                 team.share(9, || 9);
-                let _ = team.peer_segment(team.size() - 1, 12345, Duration::from_micros(50));
             }
         }),
     ];
@@ -108,7 +108,7 @@ fn load<'a>(team: &'a Team, over: &'a AtomicBool) -> Vec<Work<'a>> {
         while going() {
             let cell = Shared(block.clone());
             let mut wait = team.wait_task("nothing", cell, None, 1, |v| v == 1, Duration::from_millis(1));
-            let _ = std::pin::Pin::new(&mut wait).poll(&mut context);
+            let _ = Pin::new(&mut wait).poll(&mut context);
             Word::set(block.typed(0).unwrap(), 0, team.bell());
         }
     }));
@@ -117,9 +117,12 @@ fn load<'a>(team: &'a Team, over: &'a AtomicBool) -> Vec<Work<'a>> {
 
 fn fork_often(ctx: &RankCtx, team: &Team) -> RankResult {
     let forks = ctx.args()["forks"].as_u64().ok_or("no number")?;
-    let block = Arc::new(team.hub().windows().alloc_zeroed(64)?);
+    // A cell, and the last step of the child, who shares this memory.
+    let block = Arc::new(team.hub().windows().alloc_zeroed(128)?);
+    let inside = Team::join("inside", 0, 1, SOON)?;
     for i in 0..forks {
         let held = Held::make(team, &block)?;
+        let op = inside.begin("inside", SOON)?;
         // SAFETY: the child runs this program's code, which in the fork of a process with threads must not wait for a
         // lock that another thread held; that it does not is what is tested, and a child that hangs is killed.
         let pid = unsafe { libc::fork() };
@@ -127,14 +130,18 @@ fn fork_often(ctx: &RankCtx, team: &Team) -> RankResult {
             return Err(std::io::Error::last_os_error().into());
         }
         if pid == 0 {
-            let code = catch_unwind(AssertUnwindSafe(|| in_child(team, held, i))).unwrap_or(99);
+            let code =
+                catch_unwind(AssertUnwindSafe(|| in_child(team, held, op, i, &step(&block)))).unwrap_or(99);
             // SAFETY: it takes no pointers and does not return.
             unsafe { libc::_exit(code) };
         }
         let status = await_child(pid)?;
-        check_eq!(status, Some(0), "fork {i}: the child's exit code says where it stood");
+        let reached = block.typed::<AtomicU64>(64)?.load(Ordering::Relaxed);
+        check_eq!(status, Some(0), "fork {i}, the child having come to step {reached}");
         // The team goes on.
         team.exchange(&[0; BOARD_BYTES], SOON)?;
+        op.finish();
+        inside.barrier(SOON)?;
         held.check()?;
     }
     done()
@@ -155,7 +162,7 @@ impl Held {
         let ready: fn(u64) -> bool = |v| v == 99;
         let cell = Shared(block.clone());
         let mut task = team.wait_task("ninety-nine", cell, None, 99, ready, SOON);
-        check!(std::pin::Pin::new(&mut task).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        check!(Pin::new(&mut task).poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let mut tensor = TensorBuf::zeros_in(team.hub().tensors(), &[100], DType::U8)?;
         tensor.bytes_mut()?.fill(5);
         let lone = Team::join("lone", 0, 1, SOON)?;
@@ -175,43 +182,68 @@ impl Held {
     }
 }
 
-/// The child's code: 0, or where it failed.
-fn in_child(team: &Team, mut held: Held, turn: u64) -> i32 {
-    let forked = |error: Option<Error>| matches!(error, Some(Error::Forked));
+fn step(block: &Block) -> impl Fn(u64) {
+    |step| block.typed::<AtomicU64>(64).unwrap().store(step, Ordering::Relaxed)
+}
+
+/// The child's code: 0, or the step that went wrong.
+fn in_child(team: &Team, mut held: Held, mut op: OpGuard<'_>, turn: u64, at: &dyn Fn(u64)) -> i32 {
     let soon = Duration::from_secs(1);
-    let checks: [(i32, bool); 12] = [
-        (1, forked(Hub::get().err())),
-        (2, forked(Team::join("x", 0, 1, soon).err())),
-        (3, forked(team.barrier(soon).err())),
-        (4, forked(team.exchange(&[0; BOARD_BYTES], soon).err())),
-        (5, forked(team.subset(&[0], soon).err())),
-        (6, forked(team.begin("x", soon).err())),
-        (7, comm_core::team::snapshots().is_empty()),
-        (8, team.snapshot().ranks.len() == team.size()),
-        (9, team.peer_segment(team.size() - 1, 1, soon).is_none()),
-        (10, {
-            let poll = std::pin::Pin::new(&mut held.task).poll(&mut Context::from_waker(Waker::noop()));
-            matches!(poll, std::task::Poll::Ready(Err(Error::Forked)))
+    let forked = |error: Option<Error>| matches!(error, Some(Error::Forked));
+    let mut checks: Vec<Box<dyn FnMut() -> bool + '_>> = vec![
+        Box::new(|| forked(Hub::get().err())),
+        Box::new(|| forked(Team::join("x", 0, 1, soon).err())),
+        Box::new(|| forked(team.barrier(soon).err())),
+        Box::new(|| forked(team.exchange(&[0; BOARD_BYTES], soon).err())),
+        Box::new(|| forked(team.subset(&[0], soon).err())),
+        Box::new(|| forked(team.begin("x", soon).err())),
+        Box::new(|| comm_core::team::snapshots().is_empty()),
+        Box::new(|| team.snapshot().ranks.len() == team.size()),
+        Box::new(|| {
+            let poll = Pin::new(&mut held.task).poll(&mut Context::from_waker(Waker::noop()));
+            matches!(poll, Poll::Ready(Err(Error::Forked)))
         }),
-        (11, team.hub().tensors().alloc(64).is_err()),
-        (12, TensorBuf::zeros_in(team.hub().tensors(), &[1], DType::U8).is_err()),
+        Box::new(|| team.hub().tensors().alloc(64).is_err()),
+        Box::new(|| TensorBuf::zeros_in(team.hub().tensors(), &[1], DType::U8).is_err()),
+        Box::new(|| {
+            let handles =
+                [team.abort_handle(), held.abort.clone(), held.lone.abort_handle(), held.late.clone()];
+            handles.iter().for_each(|handle| handle.abort("by a child"));
+            true
+        }),
+        Box::new(|| forked(op.say(&[0; BOARD_BYTES]).err()) && forked(op.heard().err())),
+        Box::new(|| *team.share(9, || 9) == 9),
+        Box::new(|| {
+            team.keep(vec![1]);
+            true
+        }),
     ];
-    if let Some((code, _)) = checks.iter().find(|(_, fine)| !fine) {
-        return *code;
+    for (i, check) in checks.iter_mut().enumerate() {
+        at(i as u64 + 1);
+        if !check() {
+            return i as i32 + 1;
+        }
     }
-    team.abort("by a child");
-    held.abort.abort("by a child");
-    held.lone.abort("by a child");
-    held.late.abort("by a child");
-    drop(team.share(9, || 10));
-    team.keep(vec![1]);
+    drop(checks);
     if turn % 2 == 0 {
         return 0;
     }
-    drop(held);
+    at(50);
+    match turn % 6 {
+        1 => op.finish(),
+        3 => drop(op),
+        _ => drop(op.settle::<()>(Err(Error::Forked), false)),
+    }
+    drop(held.task);
+    at(51);
+    drop((held.abort, held.late, held.tensor));
+    at(52);
+    drop(held.lone);
+    at(53);
     // SAFETY: the bytes of the handle are those of the parent's, which this process, being a copy, owns; what they were
     // read from is not used again, for the process ends here.
     drop(unsafe { std::ptr::read(team) });
+    at(54);
     std::process::exit(0);
 }
 

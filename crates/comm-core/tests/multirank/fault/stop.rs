@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use comm_core::Error;
 use comm_core::error::PeerState;
-use comm_core::shm::Block;
+use comm_core::shm::{Block, Segment};
 use comm_core::team::{BOARD_BYTES, CellRef, Team};
 use comm_core::wait::Cell as Word;
 use comm_testkit::fault::Fault;
@@ -106,6 +106,21 @@ impl CellRef for Shared {
     }
 }
 
+/// The same, as seen by the rank that sets it.
+enum Target {
+    Here(Arc<Arc<Block>>),
+    There(Arc<Segment>, u64),
+}
+
+impl Target {
+    fn word(&self) -> Result<&Word, Error> {
+        Ok(match self {
+            Target::Here(block) => block.typed(0)?,
+            Target::There(segment, offset) => segment.typed(*offset)?,
+        })
+    }
+}
+
 /// Waits with a deadline for the last rank, as its arguments say; the job is stopped meanwhile.
 pub fn awaits(ctx: &RankCtx) -> RankResult {
     let patience = Duration::from_millis(ctx.args()["ms"].as_u64().ok_or("no patience")?);
@@ -127,21 +142,26 @@ pub fn awaits(ctx: &RankCtx) -> RankResult {
         place[..8].copy_from_slice(&block.segment().id().to_ne_bytes());
         place[8..16].copy_from_slice(&block.offset().to_ne_bytes());
         let mine = block.clone();
-        let kept = team.share(ctx.rank() as u64, move || mine);
-        let places = team.exchange(&place, SOON)?;
+        team.share(ctx.rank() as u64, move || mine);
+        let mut op = team.begin("map", SOON)?;
+        let places = op.say(&place)?;
+        let mut targets = Vec::new();
+        for (rank, place) in places.iter().enumerate().take(if ctx.rank() == last { last } else { 0 }) {
+            let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|k| place[i + k]));
+            targets.push(if team.shares_process(rank) {
+                Target::Here(team.share(rank as u64, || unreachable!("rank {rank} has shared it")))
+            } else {
+                Target::There(op.peer_segment(rank, word(0))?, word(8))
+            });
+        }
+        op.heard()?;
+        op.finish();
         ctx.note("waits");
         let outcome = match what {
             "task" if ctx.rank() == last => {
                 ctx.await_go("on")?;
-                for (rank, place) in places.iter().enumerate().take(last) {
-                    let word = |i: usize| u64::from_ne_bytes(place[i..i + 8].try_into().unwrap());
-                    if team.shares_process(rank) {
-                        let block = team.share(rank as u64, || (*kept).clone());
-                        block.typed::<Word>(0)?.set(7, team.bell());
-                    } else {
-                        let segment = team.peer_segment(rank, word(0), SOON).ok_or("no segment")?;
-                        segment.typed::<Word>(word(8))?.set(7, team.bell());
-                    }
+                for target in &targets {
+                    target.word()?.set(7, team.bell());
                 }
                 Ok(())
             }

@@ -99,7 +99,7 @@ fn stopped(ctx: &LauncherCtx) -> RankResult {
     let mut late = Notices::default();
     let n = processes(ctx);
     for (victim, sleeper) in (0..n).flat_map(|v| (1..n).map(move |d| (v, (v + d) % n))) {
-        let orders = Orders { role: Some((victim, Role::Idle)), ..Orders::default() };
+        let orders = Orders { role: Some((victim, Role::Heavy(256))), ..Orders::default() };
         let running = ctx.launch("fault.member").arg(orders.json()).spawn()?;
         await_in(&running, victim)?;
         running.stop(sleeper)?;

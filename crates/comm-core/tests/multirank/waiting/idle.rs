@@ -1,6 +1,6 @@
 //! A rank that waits uses next to no CPU.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comm_core::shm::Block;
 use comm_core::team::{CellRef, Team};
@@ -11,6 +11,8 @@ use super::executor::block_on;
 
 const SOON: Duration = Duration::from_secs(20);
 const MEASURED: Duration = Duration::from_secs(3);
+/// What other programs do to the caches is measured too, so the best of a few spells counts.
+const SPELLS: usize = 3;
 /// CPU time per second that a rank waits.
 const MOST: Duration = Duration::from_millis(1);
 
@@ -60,28 +62,27 @@ fn idle(ctx: &LauncherCtx, what: &str) -> RankResult {
     let used = || -> std::io::Result<Vec<Duration>> {
         running.pids().iter().map(|&pid| probe::cpu_time(Some(pid))).collect()
     };
-    let before = used()?;
-    let began = std::time::Instant::now();
-    std::thread::sleep(MEASURED);
-    let after = used()?;
-    let seconds = began.elapsed().as_secs_f64();
-    let mut lines = Vec::new();
-    for (process, (before, after)) in before.iter().zip(&after).enumerate() {
-        let waiting = running.ranks_of(process).iter().filter(|&&rank| rank + 1 < ctx.world()).count();
-        let per_second = (*after - *before).div_f64(seconds);
-        lines.push(format!("{per_second:.0?} for {waiting}"));
-        check!(
-            per_second < MOST * waiting.max(1) as u32,
-            "process {process} with {waiting} waiting ranks uses {per_second:?} of CPU time per second"
-        );
+    for spell in 1..=SPELLS {
+        let (before, began) = (used()?, Instant::now());
+        std::thread::sleep(MEASURED);
+        let (after, seconds) = (used()?, began.elapsed().as_secs_f64());
+        let (mut lines, mut fine) = (Vec::new(), true);
+        for (process, (before, after)) in before.iter().zip(&after).enumerate() {
+            let waiting = running.ranks_of(process).iter().filter(|&&rank| rank + 1 < ctx.world()).count();
+            let per_second = (*after - *before).div_f64(seconds);
+            lines.push(format!("{per_second:.0?} for {waiting}"));
+            fine &= per_second < MOST * waiting.max(1) as u32;
+        }
+        let text = format!("CPU time per second ({what}), and waiting ranks: {}", lines.join(", "));
+        ctx.progress(&text);
+        if fine {
+            break;
+        }
+        check!(spell < SPELLS, "{text}");
     }
     running.go("on")?;
     for report in running.wait(SOON) {
         check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
     }
-    ctx.progress(&format!(
-        "CPU time per second of waiting ({what}), and waiting ranks: {}",
-        lines.join(", ")
-    ));
     done()
 }

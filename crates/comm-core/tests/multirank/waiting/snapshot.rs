@@ -20,7 +20,9 @@ fn stuck(ctx: &RankCtx) -> RankResult {
         }
         let stuck = loop {
             let seen = team.snapshot();
-            let waits = |rank: usize| seen.ranks[rank].wait.as_ref().is_some_and(|w| w.rank == late);
+            let in_vain = |rank: usize| seen.ranks[rank].wait.as_ref().is_some_and(|w| w.rank == late);
+            // A rank that has not woken from the last barrier still shows that one.
+            let waits = |rank: usize| seen.ranks[rank].seq == seq && in_vain(rank);
             if (0..late).all(waits) {
                 break seen;
             }

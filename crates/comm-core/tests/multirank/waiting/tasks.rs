@@ -73,16 +73,19 @@ pub fn many(ctx: &RankCtx) -> RankResult {
         let shared = block.clone();
         own = Some(team.share(0, move || shared));
     }
-    let place = team.exchange(&place, SOON)?[0];
+    let mut op = team.begin("map", SOON)?;
+    let place = op.say(&place)?[0];
     let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|k| place[i + k]));
+    let cells = if own.is_some() || team.shares_process(0) {
+        Cells::Here(team.share(0, || unreachable!("rank 0 has shared it")))
+    } else {
+        Cells::There(op.peer_segment(0, word(0))?, word(8))
+    };
+    op.heard()?;
+    op.finish();
     let outcome = if let Some(block) = own {
         wait(ctx, &team, &block)
     } else {
-        let cells = if team.shares_process(0) {
-            Cells::Here(team.share(0, || -> Arc<Block> { unreachable!("rank 0 has shared it") }))
-        } else {
-            Cells::There(team.peer_segment(0, word(0), SOON).ok_or("no segment")?, word(8))
-        };
         team.barrier(SOON)?;
         let mut mine: Vec<usize> = (0..WAITS).filter(|i| 1 + i % (ctx.world() - 1) == ctx.rank()).collect();
         let mut rng = ctx.rng();
