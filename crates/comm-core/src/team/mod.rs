@@ -43,6 +43,8 @@ mod ending;
 mod exchange;
 mod guard;
 mod host;
+#[cfg(test)]
+mod hostile;
 mod join;
 mod messages;
 mod op;
@@ -258,9 +260,7 @@ impl Drop for Team {
         if std::thread::panicking() {
             self.shared.end(&Ending::Lost { rank: self.rank, how: LostHow::Panicked });
         }
-        let status = &self.shared.control().rank(self.rank).status;
-        status.left.store(self.seq.load(Ordering::Relaxed) + 1, Ordering::Release);
-        self.shared.wake_everybody();
+        self.shared.leave(self.rank, self.seq.load(Ordering::Relaxed));
     }
 }
 

@@ -93,6 +93,30 @@ impl TeamShared {
         Ok(())
     }
 
+    /// Whether it is the team that a welcome describes.
+    pub(crate) fn is(&self, name: &str, nonces: &[Nonce], process_of: &[usize]) -> bool {
+        self.name == name
+            && self.process_of == process_of
+            && self.processes.iter().map(|p| p.nonce).eq(nonces.iter().copied())
+    }
+
+    /// A rank of this process leaves, having finished so many operations. With the last one goes this process's hold
+    /// on the name, though somebody may still have an abort handle.
+    pub(crate) fn leave(&self, rank: usize, finished: u64) {
+        self.control.rank(rank).status.left.store(finished + 1, Ordering::Release);
+        let own = &self.processes[self.own_process].ranks;
+        if own.iter().all(|&rank| self.control.left_after(rank).is_some()) {
+            self.let_go_of_name();
+        }
+        self.wake_everybody();
+    }
+
+    fn let_go_of_name(&self) {
+        if let Some(token) = *self.name_guard.lock().unwrap_or_else(PoisonError::into_inner) {
+            self.hub.reactor().remove(token);
+        }
+    }
+
     pub(crate) fn id(&self) -> TeamId {
         self.id
     }
@@ -246,9 +270,7 @@ impl Bell for TeamShared {
 impl Drop for TeamShared {
     fn drop(&mut self) {
         // In a forked child a handle leaks its share, so this runs only where the team was joined.
-        if let Some(token) = *self.name_guard.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            self.hub.reactor().remove(token);
-        }
+        self.let_go_of_name();
         let things = std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner));
         let kept = Kept {
             control: self.control.clone(),
