@@ -4,7 +4,7 @@
 //! has and later each new one; the accepting side maps them. Two processes that meet make one link each way.
 
 use std::collections::{HashSet, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustix::event::epoll::EventFlags;
@@ -17,7 +17,7 @@ use super::identity::Nonce;
 use super::liveness::{LifeWord, SEGMENT_LEN};
 use super::names::Address;
 use super::peer::{Peer, process_state};
-use super::reactor::{Keep, Source};
+use super::reactor::{Keep, Source, TURN};
 use super::socket::{self, Packet, Socket};
 use crate::error::{Error, PeerState, Result};
 use crate::point;
@@ -30,7 +30,7 @@ const MAX_SEGMENTS: usize = 4096;
 
 /// What goes over a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Message {
+pub(super) enum Message {
     /// The first message, behind the greeting; descriptors: life segment, eventfd.
     Introduction,
     /// A segment; its descriptor comes along.
@@ -144,9 +144,9 @@ impl Incoming {
         Incoming { socket, hub: Arc::downgrade(hub), peer: OnceLock::new() }
     }
 
-    /// Reads everything that is there; `Ok(false)` at the end of the connection.
-    fn drain(&self, hub: &Arc<Hub>) -> Result<bool> {
-        loop {
+    /// Reads what is there, as much as fits in a turn; `Ok(false)` at the end of the connection.
+    pub(super) fn drain(&self, hub: &Arc<Hub>) -> Result<bool> {
+        for _ in 0..TURN {
             match self.socket.receive() {
                 Ok(Some(packet)) => self.take(hub, packet)?,
                 Ok(None) => return Ok(false),
@@ -155,6 +155,7 @@ impl Incoming {
                 Err(_) => return Ok(false),
             }
         }
+        Ok(true)
     }
 
     fn take(&self, hub: &Arc<Hub>, packet: Packet) -> Result<()> {
@@ -179,6 +180,7 @@ impl Incoming {
         if wire::decode::<Message>(body)? != Message::Introduction {
             return Err(Error::bad_peer("a link that does not begin with an introduction"));
         }
+        hub.may_arrive(nonce)?;
         let [life, bell] = take_fds(packet.fds, "an introduction")?;
         let life = Segment::receive(life, 0, SEGMENT_LEN, Access::ReadOnly)?;
         let Some(life) = LifeWord::of_peer(Arc::new(life))? else {
@@ -199,9 +201,12 @@ impl Source for Incoming {
         self.socket.as_fd()
     }
 
-    fn ready(&self, _token: u64) -> Keep {
+    fn ready(&self, token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
         let outcome = self.drain(&hub);
+        if !matches!(outcome, Ok(true)) || self.peer.get().is_some() {
+            hub.lobby.leave(token);
+        }
         match outcome {
             Ok(true) => return Keep::Yes,
             Ok(false) => {}
@@ -240,11 +245,18 @@ fn take_fds<const N: usize>(fds: Vec<OwnedFd>, what: &str) -> Result<[OwnedFd; N
         .map_err(|_| Error::bad_peer(format!("{what} with {seen} descriptors, expected {N}")))
 }
 
-/// A bell must be something that never blocks when it is rung: an eventfd of ours is non-blocking.
+/// A bell must be an eventfd, and one that never blocks when it is rung. To write to anything else could block for ever
+/// (a file on some network), or raise a signal (a broken pipe).
 fn check_bell(bell: &OwnedFd) -> Result<()> {
     let flags = rustix::fs::fcntl_getfl(bell).map_err(|e| Error::io("looking at a peer's bell", e))?;
     if !flags.contains(rustix::fs::OFlags::NONBLOCK) {
         return Err(Error::bad_peer("a bell that can block"));
+    }
+    let path = format!("/proc/self/fd/{}", bell.as_raw_fd());
+    let kind = rustix::fs::readlink(&path, Vec::new())
+        .map_err(|e| Error::io(format!("looking at a peer's bell through {path} (is /proc mounted?)"), e))?;
+    if kind.as_bytes() != b"anon_inode:[eventfd]" {
+        return Err(Error::bad_peer(format!("a bell that is no eventfd but {kind:?}")));
     }
     Ok(())
 }

@@ -30,9 +30,17 @@ pub(crate) struct LifeWord {
 
 impl LifeWord {
     /// Takes a peer's life segment; `None` if that peer is dead already.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if the word was never alive.
     pub(super) fn of_peer(segment: Arc<Segment>) -> Result<Option<LifeWord>> {
-        let alive = robust::living_value(word(&segment)?);
-        Ok(alive.map(|alive| LifeWord { segment, alive }))
+        match robust::state(word(&segment)?) {
+            robust::State::Alive(alive) => Ok(Some(LifeWord { segment, alive })),
+            robust::State::Died => Ok(None),
+            robust::State::Never(value) => {
+                Err(Error::bad_peer(format!("a life word that was never alive: {value:#x}")))
+            }
+        }
     }
 
     fn word(&self) -> Option<&AtomicU32> {

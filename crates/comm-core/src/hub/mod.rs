@@ -20,23 +20,27 @@ use crate::error::{Error, PeerState, Result};
 use crate::shm::{Access, Arena, Budget, Segment, fork};
 use crate::sync::lock;
 use crate::team::registry::Registry;
-use crate::wait::Patience;
+use crate::wait::{Deadline, Patience};
 
 mod fds;
 pub(crate) mod hello;
 mod identity;
 mod link;
 mod liveness;
+pub(crate) mod lobby;
 pub(crate) mod names;
 mod peer;
 pub(crate) mod reactor;
 mod refuse;
 mod robust;
 pub(crate) mod socket;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use identity::{Instance, Nonce};
 use link::{Incoming, Linked, Outgoing, PidfdSource};
 use liveness::Liveness;
+use lobby::Lobby;
 use names::{Address, Namespace};
 pub(crate) use peer::Peer;
 use reactor::{Keep, Reactor, Source};
@@ -74,6 +78,7 @@ pub struct Hub {
     tensors: OnceLock<Arena>,
     windows: OnceLock<Arena>,
     budget: Budget,
+    pub(crate) lobby: Lobby,
     pub(crate) teams: Registry,
 }
 
@@ -116,7 +121,7 @@ impl Hub {
         let namespace = Namespace::new(&instance.id)?;
         let address = namespace.address("hub", &nonce.to_string())?;
         let listener = namespace
-            .claim(&address)?
+            .claim(&address, Deadline::default())?
             .ok_or_else(|| Error::io("binding the hub's socket", rustix::io::Errno::ADDRINUSE))?;
         let hub_slot: Arc<OnceLock<std::sync::Weak<Hub>>> = Arc::default();
         let slot = hub_slot.clone();
@@ -139,6 +144,7 @@ impl Hub {
             tensors: OnceLock::new(),
             windows: OnceLock::new(),
             budget: Budget::from_config()?,
+            lobby: Lobby::default(),
             teams: Registry::default(),
         });
         let _ = hub_slot.set(Arc::downgrade(&hub));
@@ -261,12 +267,21 @@ impl Hub {
         links.get(&nonce).map_or(PeerState::Unknown, |link| link.state())
     }
 
-    /// A peer has introduced itself.
-    fn peer_arrived(self: &Arc<Self>, peer: Arc<Peer>) -> Result<()> {
-        let nonce = peer.nonce();
+    /// Whether somebody of this nonce may introduce itself: not this process, and nobody who has done so and lives.
+    fn may_arrive(&self, nonce: Nonce) -> Result<()> {
         if nonce == self.nonce {
             return Err(Error::bad_peer("a link from this process's own nonce"));
         }
+        match self.peers().get(&nonce) {
+            Some(Known::Alive(_)) => Err(Error::bad_peer(format!("a second link from {nonce}"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A peer has introduced itself.
+    fn peer_arrived(self: &Arc<Self>, peer: Arc<Peer>) -> Result<()> {
+        let nonce = peer.nonce();
+        self.may_arrive(nonce)?;
         {
             let mut peers = self.peers();
             match peers.get(&nonce) {
@@ -329,21 +344,6 @@ impl Source for Door {
 
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
-        loop {
-            match self.listener.accept() {
-                Ok(Some(socket)) => {
-                    let link = Arc::new(Incoming::new(socket, &hub));
-                    let flags = EventFlags::IN | EventFlags::RDHUP;
-                    if let Err(error) = hub.reactor.add(hub.reactor.token(), flags, link) {
-                        tracing::warn!(%error, "a link cannot be watched");
-                    }
-                }
-                Ok(None) => return Keep::Yes,
-                Err(error) => {
-                    tracing::warn!(%error, "accepting a link failed");
-                    return Keep::Yes;
-                }
-            }
-        }
+        lobby::admit(&hub, &self.listener, || true, |socket, _| Some(Arc::new(Incoming::new(socket, &hub))))
     }
 }

@@ -14,6 +14,7 @@ use rustix::time::Timespec;
 use std::time::Duration;
 
 use super::names::Address;
+use super::reactor::TURN;
 use crate::wire;
 
 /// Most descriptors in one packet.
@@ -61,9 +62,10 @@ pub(crate) fn connect(address: &Address) -> Result<Socket, Errno> {
 }
 
 impl Listener {
-    /// The next connection, with the uid check done: a stranger is dropped before a byte of his is read.
+    /// The next connection, with the uid check done: a stranger is dropped before a byte of his is read. `Err(AGAIN)`
+    /// after many strangers: there may be more.
     pub(crate) fn accept(&self) -> Result<Option<Socket>, Errno> {
-        loop {
+        for _ in 0..TURN {
             match net::accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(fd) => {
                     let socket = Socket(fd);
@@ -77,12 +79,23 @@ impl Listener {
                 Err(e) => return Err(e),
             }
         }
+        Err(Errno::AGAIN)
     }
 }
 
 impl From<OwnedFd> for Listener {
     fn from(fd: OwnedFd) -> Self {
         Listener(fd)
+    }
+}
+
+#[cfg(test)]
+impl Socket {
+    /// Two ends of one connection.
+    pub(crate) fn pair() -> (Socket, Socket) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        (Socket(a), Socket(b))
     }
 }
 

@@ -12,7 +12,8 @@ use rustix::io::Errno;
 use super::messages::{Answer, Request};
 use crate::error::{Error, Result};
 use crate::hub::hello::{self, Purpose};
-use crate::hub::reactor::{Keep, Source};
+use crate::hub::lobby;
+use crate::hub::reactor::{Keep, Source, TURN};
 use crate::hub::socket::{Listener, Socket};
 use crate::hub::{Hub, Nonce};
 use crate::wire;
@@ -54,37 +55,25 @@ impl Source for Desk {
 
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
-        loop {
-            if !self.clerk.is_open() {
-                return Keep::No;
-            }
-            match self.listener.accept() {
-                Ok(Some(socket)) => {
-                    if Arc::strong_count(&self.clerk) > MAX_VISITORS {
-                        tracing::warn!("too many connections to one name; the newest is dropped");
-                        continue;
-                    }
-                    let token = hub.reactor().token();
-                    let visitor = Arc::new_cyclic(|me| Visitor {
-                        me: me.clone(),
-                        socket,
-                        token,
-                        hub: self.hub.clone(),
-                        nonce: OnceLock::new(),
-                        clerk: self.clerk.clone(),
-                    });
-                    let flags = EventFlags::IN | EventFlags::RDHUP;
-                    if let Err(error) = hub.reactor().add(token, flags, visitor) {
-                        tracing::warn!(%error, "a connection cannot be watched");
-                    }
+        lobby::admit(
+            &hub,
+            &self.listener,
+            || self.clerk.is_open(),
+            |socket, token| {
+                if Arc::strong_count(&self.clerk) > MAX_VISITORS {
+                    tracing::warn!("too many connections to one name; the newest is dropped");
+                    return None;
                 }
-                Ok(None) => return Keep::Yes,
-                Err(error) => {
-                    tracing::warn!(%error, "accepting a connection failed");
-                    return Keep::Yes;
-                }
-            }
-        }
+                Some(Arc::new_cyclic(|me| Visitor {
+                    me: me.clone(),
+                    socket,
+                    token,
+                    hub: self.hub.clone(),
+                    nonce: OnceLock::new(),
+                    clerk: self.clerk.clone(),
+                }))
+            },
+        )
     }
 }
 
@@ -119,7 +108,7 @@ impl Visitor {
             Ok(body) => {
                 let packet = hello::greet(Purpose::Answer, hub.nonce(), hub.boot(), &body);
                 if let Err(error) = self.socket.send(&packet, fds) {
-                    tracing::debug!(%error, "an answer could not be sent");
+                    eprintln!("DBG send {error}");
                 }
             }
             Err(error) => tracing::error!(%error, "an answer could not be encoded"),
@@ -143,15 +132,19 @@ impl Visitor {
     }
 
     fn serve(&self, hub: &Hub) -> Result<Keep> {
-        loop {
+        for _ in 0..TURN {
             match self.socket.receive() {
                 Ok(Some(packet)) => self.take(hub, &packet.bytes)?,
                 Ok(None) => return Ok(Keep::No),
                 Err(Errno::AGAIN) => return Ok(Keep::Yes),
                 Err(Errno::MSGSIZE) => return Err(Error::bad_peer("a packet that is too large")),
-                Err(_) => return Ok(Keep::No),
+                Err(e) => {
+                    eprintln!("DBG recv {e}");
+                    return Ok(Keep::No);
+                }
             }
         }
+        Ok(Keep::Yes)
     }
 }
 
@@ -160,14 +153,18 @@ impl Source for Visitor {
         self.socket.as_fd()
     }
 
-    fn ready(&self, _token: u64) -> Keep {
+    fn ready(&self, token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
         let keep = self.serve(&hub).unwrap_or_else(|error| {
             tracing::warn!(%error, pid = self.pid(), "a connection to a name was refused");
+            eprintln!("DBG refused {error}");
             // He may be one of ours from another build: tell him, with a greeting that tells him ours.
             self.answer(&Answer::Refused(error.to_string()), &[]);
             Keep::No
         });
+        if keep == Keep::No || self.nonce.get().is_some() {
+            hub.lobby.leave(token);
+        }
         if keep == Keep::No {
             self.clerk.gone(self);
         }

@@ -103,6 +103,13 @@ impl TeamShared {
         Ok(())
     }
 
+    /// Whether it is the team that a welcome describes.
+    pub(crate) fn is(&self, name: &str, nonces: &[Nonce], process_of: &[usize]) -> bool {
+        self.name == name
+            && self.process_of == process_of
+            && self.processes.iter().map(|p| p.nonce).eq(nonces.iter().copied())
+    }
+
     /// Holds the name no longer for one rank. With the last of them the name is free here, whoever else keeps the team.
     pub(crate) fn release_name(&self) {
         let desk = {
