@@ -69,7 +69,6 @@ pub(crate) fn admit(
             Ok(Some(socket)) => socket,
             Ok(None) | Err(Errno::AGAIN) => return Keep::Yes,
             Err(error) => {
-                eprintln!("DBG accept {error}");
                 // Most likely there are no descriptors. He who waits goes on waiting: to be turned away would look
                 // to him as if this process had died.
                 tracing::warn!(%error, "a connection cannot be accepted now");
@@ -95,7 +94,6 @@ pub(crate) fn admit(
 /// Closes connections that have been silent; `false` if there are none.
 fn make_room(hub: &Hub) -> bool {
     let gone = hub.lobby.turn_out();
-    eprintln!("DBG make_room {} left {}", gone.len(), hub.lobby.lock().len());
     for &token in &gone {
         hub.reactor.remove(token);
     }

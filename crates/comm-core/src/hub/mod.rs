@@ -33,6 +33,7 @@ mod peer;
 pub(crate) mod reactor;
 mod refuse;
 mod robust;
+pub(crate) mod sender;
 pub(crate) mod socket;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -72,6 +73,8 @@ pub struct Hub {
     address_text: String,
     reactor: Reactor,
     liveness: Arc<Liveness>,
+    /// Whether the kernel marks this process's life word when it is gone.
+    robust: bool,
     links: Mutex<HashMap<Nonce, Arc<Outgoing>>>,
     peers: Mutex<HashMap<Nonce, Known>>,
     peers_changed: Condvar,
@@ -125,7 +128,7 @@ impl Hub {
             .ok_or_else(|| Error::io("binding the hub's socket", rustix::io::Errno::ADDRINUSE))?;
         let hub_slot: Arc<OnceLock<std::sync::Weak<Hub>>> = Arc::default();
         let slot = hub_slot.clone();
-        let liveness = Liveness::start(move |nonce| {
+        let (liveness, robust) = Liveness::start(move |nonce| {
             if let Some(hub) = slot.get().and_then(std::sync::Weak::upgrade) {
                 hub.peer_died(nonce);
             }
@@ -138,6 +141,7 @@ impl Hub {
             address_text: nonce.to_string(),
             reactor: Reactor::new()?,
             liveness,
+            robust,
             links: Mutex::default(),
             peers: Mutex::default(),
             peers_changed: Condvar::new(),
@@ -192,9 +196,9 @@ impl Hub {
 
     fn arena(self: &Arc<Self>, access: Access) -> Arena {
         let hub = Arc::downgrade(self);
-        Arena::new(access, self.budget.clone(), move |segment| {
+        Arena::new(access, self.budget.clone(), move |_| {
             if let Some(hub) = hub.upgrade() {
-                hub.push_everywhere(segment);
+                hub.push_everywhere();
             }
         })
     }
@@ -225,14 +229,10 @@ impl Hub {
             .collect()
     }
 
-    fn push_everywhere(&self, segment: &Arc<Segment>) {
+    fn push_everywhere(&self) {
         // With the links locked, so that a link that is being made either sees the segment in `segments` or is here.
         let links = lock(&self.links);
-        for link in links.values() {
-            if let Err(error) = link.push_segment(segment) {
-                tracing::error!(%error, "a segment could not be pushed");
-            }
-        }
+        links.values().for_each(|link| link.push_segments(self));
     }
 
     /// Makes sure that a peer gets what it needs of this process; `false` if it is too busy to take it now.
@@ -304,11 +304,36 @@ impl Hub {
         }
         let Some(pid) = peer.pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) else { return };
         let Ok(fd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
-        let source = Arc::new(PidfdSource { fd, peer: peer.nonce(), hub: Arc::downgrade(self) });
+        let source = Arc::new(PidfdSource { fd: fd.into(), peer: peer.nonce(), hub: Arc::downgrade(self) });
         let added = self.reactor.add(self.reactor.token(), EventFlags::IN, source);
         if let Err(error) = added {
             tracing::warn!(%error, "a peer's pidfd cannot be watched");
         }
+    }
+
+    /// A link to or from a peer has ended. If its process is gone, that is why. If not, the link is what is lost: the
+    /// teams that the two share cannot go on, but the two can meet again.
+    fn link_ended(&self, nonce: Nonce, why: &str) {
+        let known = match self.peers().get(&nonce) {
+            Some(Known::Dead) => return,
+            Some(Known::Alive(peer)) => Some(peer.clone()),
+            None => None,
+        };
+        let gone = match &known {
+            Some(peer) => peer.is_gone(),
+            // It has not introduced itself, so there is no life word to ask.
+            None => !lock(&self.links).get(&nonce).is_some_and(|link| link.exists()),
+        };
+        if gone {
+            return self.peer_died(nonce);
+        }
+        tracing::warn!(%nonce, why, "a link broke");
+        self.peers().remove(&nonce);
+        lock(&self.links).remove(&nonce);
+        self.liveness.forget_peer(nonce);
+        self.peers_changed.notify_all();
+        self.teams.link_broke(nonce, why);
+        self.reactor.ring();
     }
 
     /// A peer's process is gone: called by whoever notices first, harmless after that.

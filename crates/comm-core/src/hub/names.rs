@@ -4,7 +4,6 @@
 //! hold them; with `COMM_RUNTIME_DIR` they are files in that folder, and a dead one is swept under the folder's lock.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 use sha2::{Digest, Sha256};
 
+use super::fds::HubFd;
 use super::socket::{self, Listener};
 use crate::config;
 use crate::error::{Error, Result};
@@ -134,19 +134,28 @@ impl Namespace {
     }
 
     /// The folder's lock. Whoever holds it may be stopped, so it is not waited for without end.
-    fn lock(&self, deadline: Deadline) -> Result<Option<OwnedFd>> {
+    fn lock(&self, deadline: Deadline) -> Result<Option<Lock>> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let what = || format!("locking {}", folder.display());
         let fd = fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| Error::io(what(), e))?;
         loop {
             match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(fd)),
+                Ok(()) => return Ok(Some(Lock(fd.into()))),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if !deadline.has_passed() => std::thread::sleep(Duration::from_millis(1)),
                 Err(e) => return Err(Error::io(what(), e)),
             }
         }
+    }
+}
+
+/// The folder's lock, held until it is dropped: also if a child has been forked meanwhile that still holds it open.
+struct Lock(HubFd);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The thread that serves sockets, wakes tasks, and knows the next deadline of a task.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
+use super::fds::HubFd;
 use super::peer::ring;
 use crate::error::{Error, Result};
 use crate::sync::lock;
@@ -82,8 +83,8 @@ struct Watched {
 
 /// The reactor of a hub.
 pub(crate) struct Reactor {
-    epoll: OwnedFd,
-    bell: OwnedFd,
+    epoll: HubFd,
+    bell: HubFd,
     next_token: AtomicU64,
     sources: Mutex<HashMap<u64, Watched>>,
     /// The sources that are left alone, and until when.
@@ -100,8 +101,8 @@ impl Reactor {
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(|e| Error::io("watching an eventfd", e))?;
         Ok(Reactor {
-            epoll,
-            bell,
+            epoll: epoll.into(),
+            bell: bell.into(),
             next_token: AtomicU64::new(BELL + 1),
             sources: Mutex::default(),
             paused: Mutex::default(),
@@ -110,7 +111,7 @@ impl Reactor {
     }
 
     /// The eventfd that peers write.
-    pub(super) fn bell(&self) -> &OwnedFd {
+    pub(super) fn bell(&self) -> &HubFd {
         &self.bell
     }
 

@@ -133,7 +133,7 @@ impl Host {
         let block = control.segment().share()?;
         let welcome = Answer::Welcome(Welcome { id, processes, process_of });
         for rank in arrived.values() {
-            rank.visitor.answer(&welcome, &[block.as_fd(), name.as_fd()]);
+            rank.visitor.answer(&welcome, &[block.as_fd(), name.as_fd()])?;
             point!("host.welcoming");
         }
         Ok(())
@@ -209,7 +209,7 @@ impl Clerk for Host {
                 if news.is_none_or(|when| when.elapsed() >= NEWS) {
                     *news = Some(Instant::now());
                     let others = arrived.values().filter(|a| !Arc::ptr_eq(&a.visitor, visitor));
-                    others.for_each(|a| a.visitor.answer(&who, &[]));
+                    others.for_each(|a| a.visitor.say(&who));
                 }
                 return Some(who);
             }
@@ -227,7 +227,7 @@ impl Clerk for Host {
             Outcome::Complete => {
                 if let Err(error) = Host::complete(arrived, name) {
                     let refused = Answer::Refused(error.to_string());
-                    arrived.values().for_each(|rank| rank.visitor.answer(&refused, &[]));
+                    arrived.values().for_each(|rank| rank.visitor.say(&refused));
                 }
                 self.close(&mut state);
                 None
@@ -238,7 +238,7 @@ impl Clerk for Host {
                 let mut told: BTreeSet<u32> = arrived.keys().copied().collect();
                 for rank in arrived.values() {
                     if !Arc::ptr_eq(&rank.visitor, visitor) {
-                        rank.visitor.answer(&verdict, &[]);
+                        rank.visitor.say(&verdict);
                     }
                 }
                 told.insert(rank);

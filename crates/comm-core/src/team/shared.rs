@@ -202,6 +202,15 @@ impl TeamShared {
         }
     }
 
+    /// The link to a process is lost, and the process is not: the team cannot go on, unless that process has left it.
+    pub(crate) fn link_broke(&self, nonce: Nonce, why: &str) {
+        let Some(process) = self.processes.iter().find(|p| p.nonce == nonce) else { return };
+        if let Some(rank) = process.ranks.iter().find(|&&rank| self.control.left_after(rank).is_none()) {
+            let reason = format!("the link to the process of rank {rank} broke: {why}");
+            self.end(&Ending::Aborted { by: self.own_lowest_rank(), reason });
+        }
+    }
+
     /// Records that a rank leaves after its last operation, and tells those who may be waiting for it.
     pub(crate) fn leave(&self, rank: usize, after: u64) {
         self.control.rank(rank).status.left.store(after + 1, Ordering::Release);

@@ -28,7 +28,7 @@ impl Ends {
     }
 
     fn introduction(&self) -> Vec<u8> {
-        greet(Purpose::Link, self.nonce, &wire::encode(&Message::Introduction).unwrap())
+        greet(Purpose::Link, self.nonce, &wire::encode(&Message::Introduction { robust: true }).unwrap())
     }
 
     /// A link that has been introduced.
@@ -151,7 +151,8 @@ fn nobody_speaks_for_somebody_else() {
         assert!(alive(ends.nonce), "he who is spoken of lives");
     }
     let other = Ends::new();
-    let ours = greet(Purpose::Link, hub().nonce(), &wire::encode(&Message::Introduction).unwrap());
+    let ours =
+        greet(Purpose::Link, hub().nonce(), &wire::encode(&Message::Introduction { robust: true }).unwrap());
     for life in [living(), life(0xc000_0000)] {
         refused(other.push(&ours, &[life, bell()]), "own nonce");
     }
@@ -177,12 +178,12 @@ fn a_link_begins_with_an_introduction_and_has_one() {
     );
     for purpose in [Purpose::Join, Purpose::Answer] {
         let ends = Ends::new();
-        let body = wire::encode(&Message::Introduction).unwrap();
+        let body = wire::encode(&Message::Introduction { robust: true }).unwrap();
         refused(ends.push(&greet(purpose, ends.nonce, &body), &[living(), bell()]), "purpose");
     }
     let ends = Ends::met();
     refused(
-        ends.push(&wire::encode(&Message::Introduction).unwrap(), &[living(), bell()]),
+        ends.push(&wire::encode(&Message::Introduction { robust: true }).unwrap(), &[living(), bell()]),
         "a second introduction",
     );
 }

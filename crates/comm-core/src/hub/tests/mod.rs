@@ -66,9 +66,7 @@ pub(crate) fn reply(socket: &Socket) -> Option<Packet> {
     loop {
         match socket.receive() {
             Ok(packet) => {
-                if packet.is_none() {
-                    eprintln!("DBG reply eof")
-                };
+                if packet.is_none() {};
                 return packet;
             }
             Err(rustix::io::Errno::AGAIN) => {
@@ -76,7 +74,6 @@ pub(crate) fn reply(socket: &Socket) -> Option<Packet> {
                 socket.await_readable(Duration::from_millis(100));
             }
             Err(e) => {
-                eprintln!("DBG reply {e}");
                 return None;
             }
         }
