@@ -45,7 +45,8 @@ impl ThreadGroup {
     /// Makes a group of all ranks of a team. All of them call it.
     ///
     /// # Errors
-    /// Those of a symmetric operation, and [`Error::OutOfMemory`](comm_core::Error::OutOfMemory).
+    /// Those of a symmetric operation, and [`Error::OutOfMemory`](comm_core::Error::OutOfMemory), which ends the team
+    /// for the others.
     pub fn new(team: Team, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
         let window = same_device::window(&team, deadline.into())?;
         comm_core::point!("group.made");
@@ -82,10 +83,24 @@ impl ThreadGroup {
     ///
     /// Any shape and strides, the same shape on all ranks; the result is contiguous. Dtypes: f32, f64, i32, i64.
     ///
+    /// ```
+    /// # use comm_core::{Deadline, team::Team, tensor::Tensor};
+    /// # use comm_group::{ReduceOp, ThreadGroup};
+    /// # std::thread::scope(|s| for rank in 0..2 { s.spawn(move || -> comm_core::Result<()> {
+    /// # let deadline = Deadline::default();
+    /// # let group = ThreadGroup::new(Team::join("reduce-example", rank, 2, deadline)?, deadline)?;
+    /// let mine = Tensor::from_slice(&[2, 2], &[1, 2, 3, 4 + rank as i64])?;
+    /// let sum = group.all_reduce(&mine.transpose(0, 1)?, ReduceOp::Sum, deadline)?;
+    /// assert_eq!(sum.as_slice::<i64>()?, [2, 6, 4, 9]);
+    /// # Ok(()) }); });
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if shape, dtype or operator differ between ranks;
-    /// [`Error::Unsupported`](comm_core::Error::Unsupported) for other dtypes, on every rank; what ends a symmetric
-    /// operation.
+    /// On every rank, and the team goes on: [`Error::Mismatch`](comm_core::Error::Mismatch) if shape, dtype, device or
+    /// operator differ between ranks, [`Error::Unsupported`](comm_core::Error::Unsupported) for other dtypes,
+    /// [`Error::DeviceMismatch`](comm_core::Error::DeviceMismatch) for memory of another device than the CPU.
+    /// [`Error::OutOfMemory`](comm_core::Error::OutOfMemory) on the rank that has none, and
+    /// [`Error::Aborted`](comm_core::Error::Aborted) on the others. What ends a symmetric operation.
     #[doc(alias = "AllReduce")]
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp, deadline: impl Into<Deadline>) -> Result<Tensor> {
         same_device::all_reduce(&self.team, &self.window, tensor, op, deadline.into())
@@ -95,10 +110,30 @@ impl ThreadGroup {
     ///
     /// Any dtype and strides; shards may differ in size along `dim`, and may be empty. The result is contiguous.
     ///
+    /// ```
+    /// # use comm_core::{Deadline, team::Team, tensor::Tensor};
+    /// # use comm_group::ThreadGroup;
+    /// # std::thread::scope(|s| for rank in 0..2 { s.spawn(move || -> comm_core::Result<()> {
+    /// # let deadline = Deadline::default();
+    /// # let group = ThreadGroup::new(Team::join("gather-example", rank, 2, deadline)?, deadline)?;
+    /// // rank 0 has two columns, rank 1 has one
+    /// let mine = if rank == 0 {
+    ///     Tensor::from_slice(&[2, 2], &[1u8, 2, 4, 5])?
+    /// } else {
+    ///     Tensor::from_slice(&[2, 1], &[3u8, 6])?
+    /// };
+    /// let whole = group.all_gather(&mine, 1, deadline)?;
+    /// assert_eq!((whole.shape(), whole.bytes()?), (&[2, 3][..], &[1, 2, 3, 4, 5, 6][..]));
+    /// # Ok(()) }); });
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if dtype, dimension, or shape other than along `dim` differ;
-    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument), on every rank, if there is no such dimension;
-    /// what ends a symmetric operation.
+    /// On every rank, and the team goes on: [`Error::Mismatch`](comm_core::Error::Mismatch) if dtype, device, dimension,
+    /// or shape other than along `dim` differ, [`Error::InvalidArgument`](comm_core::Error::InvalidArgument) if there is
+    /// no such dimension or the whole cannot be addressed,
+    /// [`Error::DeviceMismatch`](comm_core::Error::DeviceMismatch) as in [`all_reduce`](ThreadGroup::all_reduce).
+    /// [`Error::OutOfMemory`](comm_core::Error::OutOfMemory) on the rank that has none, and
+    /// [`Error::Aborted`](comm_core::Error::Aborted) on the others. What ends a symmetric operation.
     #[doc(alias = "AllGather")]
     #[doc(alias = "AllGatherIntoTensor")]
     pub fn all_gather(&self, tensor: &Tensor, dim: usize, deadline: impl Into<Deadline>) -> Result<Tensor> {
@@ -106,10 +141,11 @@ impl ThreadGroup {
     }
 
     /// This rank's shard of a tensor that every rank has; see [`replicate_to_shard`](crate::replicate_to_shard()).
-    /// Local: no peer takes part.
+    /// Local: no peer takes part, and it works when they have left.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument).
+    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument) if there is no such dimension, or unless the
+    /// sub-split lies inside; of a sub-split, which is a copy, no memory or memory of a device.
     #[doc(alias = "ReplicateToShard")]
     pub fn replicate_to_shard(
         &self,

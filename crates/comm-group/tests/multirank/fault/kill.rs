@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::report::{in_time, is_lost};
 use super::{BACKEND, NOTICE, SOON, SUITE, dice};
+use crate::support::Any;
 
 const SPREAD: &[Layout] = &[Layout::Processes, Layout::Mixed];
 
@@ -20,7 +21,7 @@ pub fn cases() -> Vec<Case> {
     ];
     for &point in points().iter() {
         let case = Case::launcher(SUITE, format!("kill/-/-/{point}"), move |ctx| kill_at(ctx, point));
-        all.push(case.worlds(|w| w == 4).layouts(SPREAD).limit(Duration::from_secs(60)));
+        all.push(case.worlds(|w| w == 4).layouts(SPREAD).limit(Duration::from_secs(120)));
     }
     all.into_iter().map(|case| case.backend(BACKEND)).collect()
 }
@@ -37,7 +38,7 @@ pub fn inside(point: &str, nth: u64) -> u64 {
 
 /// The list is what a run really passes: every listed point, and no other on the way of a collective.
 fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
-    let visited = |rounds: u64| -> Result<BTreeSet<(String, u64)>, Box<dyn std::error::Error + Send + Sync>> {
+    let visited = |rounds: u64| -> Any<BTreeSet<(String, u64)>> {
         let running = ctx.launch("group-loop").arg(json!({"rounds": rounds})).record().limit(SOON).spawn()?;
         let reports = running.wait(SOON);
         check_all_ok(&reports)?;
@@ -60,28 +61,38 @@ fn check_all_ok(reports: &[comm_testkit::RankReport]) -> Result<(), String> {
     }
 }
 
-/// The victim is held at the point, so that the moment of its death is known.
+/// Rank 0 to 3 in their first operation and in a later one; without `--full` one of these, drawn.
 fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
     let mut rng = dice(ctx, point);
-    let victim = rng.below(ctx.world() as u64) as usize;
-    let nth = inside(point, 5 + rng.below(4));
-    let fault = Fault::at(point).rank(victim).hit(nth).hold("never");
-    let running = ctx.launch("group-loop").fault(fault).limit(SOON).spawn()?;
-    check_eq!(running.wait_held(victim, "never", SOON)?, point);
-    let process = running.process_of(victim).ok_or("the launch runs it")?;
-    let lost = running.ranks_of(process).to_vec();
-    let killed = running.kill(process)?;
-    let slowest = survivors(&running, &lost, killed)?;
-    ctx.progress(&format!("rank {victim} killed at {point}, hit {nth}: noticed after {slowest:.1?} at most"));
+    let later = 5 + rng.below(4);
+    let mut all: Vec<(usize, u64)> = (0..ctx.world()).flat_map(|rank| [(rank, 1), (rank, later)]).collect();
+    if point == "group.made" {
+        all.retain(|&(_, hit)| hit == 1);
+    }
+    if !ctx.full() {
+        all = vec![*rng.choose(&all).ok_or("there are ranks")?];
+    }
+    for (victim, hit) in all {
+        let slowest = kill_one(ctx, point, victim, hit)
+            .map_err(|e| format!("rank {victim} killed at {point}, hit {hit}: {e}"))?;
+        ctx.progress(&format!("rank {victim} killed at {point}, hit {hit}: noticed after {slowest:.1?}"));
+    }
     done()
 }
 
+/// The victim is held at the point, so that the moment of its death is known.
+fn kill_one(ctx: &LauncherCtx, point: &str, victim: usize, hit: u64) -> Any<Duration> {
+    let fault = Fault::at(point).rank(victim).hit(hit).hold("never");
+    let running = ctx.launch("group-loop").fault(fault).limit(SOON).spawn()?;
+    running.wait_held(victim, "never", SOON)?;
+    let process = running.process_of(victim).ok_or("the launch runs it")?;
+    let lost = running.ranks_of(process).to_vec();
+    let killed = running.kill(process)?;
+    survivors(&running, &lost, killed)
+}
+
 /// Every survivor names the lost ranks in time, keeps its memory, and ends well.
-fn survivors(
-    running: &Running,
-    lost: &[usize],
-    killed: u64,
-) -> Result<Duration, Box<dyn std::error::Error + Send + Sync>> {
+fn survivors(running: &Running, lost: &[usize], killed: u64) -> Any<Duration> {
     let all = || (0..running.processes()).flat_map(|p| running.ranks_of(p).to_vec());
     let mut slowest = Duration::ZERO;
     for rank in all().filter(|r| !lost.contains(r)) {
