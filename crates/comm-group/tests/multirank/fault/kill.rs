@@ -7,8 +7,8 @@ use comm_testkit::fault::Fault;
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
 use serde_json::json;
 
-use super::report::{in_time, is_lost};
-use super::{BACKEND, NOTICE, SOON, SUITE, dice};
+use super::report::{Notice, in_time, is_lost};
+use super::{BACKEND, SOON, SUITE, dice};
 use crate::support::Any;
 
 const SPREAD: &[Layout] = &[Layout::Processes, Layout::Mixed];
@@ -75,13 +75,13 @@ fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
     for (victim, hit) in all {
         let slowest = kill_one(ctx, point, victim, hit)
             .map_err(|e| format!("rank {victim} killed at {point}, hit {hit}: {e}"))?;
-        ctx.progress(&format!("rank {victim} killed at {point}, hit {hit}: noticed after {slowest:.1?}"));
+        ctx.progress(&format!("rank {victim} killed at {point}, hit {hit}: noticed after {slowest}"));
     }
     done()
 }
 
 /// The victim is held at the point, so that the moment of its death is known.
-fn kill_one(ctx: &LauncherCtx, point: &str, victim: usize, hit: u64) -> Any<Duration> {
+fn kill_one(ctx: &LauncherCtx, point: &str, victim: usize, hit: u64) -> Any<Notice> {
     let fault = Fault::at(point).rank(victim).hit(hit).hold("never");
     let running = ctx.launch("group-loop").fault(fault).limit(SOON).spawn()?;
     running.wait_held(victim, "never", SOON)?;
@@ -92,13 +92,13 @@ fn kill_one(ctx: &LauncherCtx, point: &str, victim: usize, hit: u64) -> Any<Dura
 }
 
 /// Every survivor names the lost ranks in time, keeps its memory, and ends well.
-fn survivors(running: &Running, lost: &[usize], killed: u64) -> Any<Duration> {
+fn survivors(running: &Running, lost: &[usize], killed: u64) -> Any<Notice> {
     let all = || (0..running.processes()).flat_map(|p| running.ranks_of(p).to_vec());
-    let mut slowest = Duration::ZERO;
+    let mut slowest = Notice::default();
     for rank in all().filter(|r| !lost.contains(r)) {
         let note = running.wait_note(rank, "error", SOON)?;
         is_lost(&note, lost, "Died").map_err(|e| format!("rank {rank}: {e}"))?;
-        slowest = slowest.max(in_time(&note, killed, NOTICE).map_err(|e| format!("rank {rank}: {e}"))?);
+        slowest = slowest.max(in_time(&note, killed).map_err(|e| format!("rank {rank}: {e}"))?);
     }
     running.go("look")?;
     for report in running.wait(SOON) {
