@@ -1,6 +1,6 @@
 //! SIGKILL of a process at every point inside a collective.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use comm_testkit::fault::Fault;
@@ -38,17 +38,19 @@ pub fn inside(point: &str, nth: u64) -> u64 {
 
 /// The list is what a run really passes: every listed point, and no other on the way of a collective.
 fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
-    let visited = |rounds: u64| -> Any<BTreeSet<(String, u64)>> {
+    const ROUNDS: u64 = 20;
+    let visited = |rounds: u64| -> Any<BTreeMap<String, u64>> {
         let running = ctx.launch("group-loop").arg(json!({"rounds": rounds})).record().limit(SOON).spawn()?;
-        let reports = running.wait(SOON);
-        check_all_ok(&reports)?;
+        check_all_ok(&running.wait(SOON))?;
         let hits = running.hits().into_iter().filter(|(_, _, rank, _)| *rank == Some(1));
         Ok(hits.map(|(point, _, _, n)| (point, n)).collect())
     };
-    let (none, some) = (visited(0)?, visited(6)?);
-    let grown: BTreeSet<&str> = some.difference(&none).map(|(point, _)| point.as_str()).collect();
+    let (none, some) = (visited(0)?, visited(ROUNDS)?);
+    // In every second round at least; a join may take a few more attempts in one run than in the other.
+    let grown = |&(point, n): &(&String, &u64)| *n >= none.get(point).unwrap_or(&0) + ROUNDS / 2;
+    let grown: BTreeSet<&str> = some.iter().filter(grown).map(|(point, _)| point.as_str()).collect();
     let mut listed: BTreeSet<&str> = points().into_iter().collect();
-    check!(some.iter().any(|(point, _)| point == "group.made"));
+    check!(some.contains_key("group.made"));
     listed.remove("group.made");
     check_eq!(grown, listed);
     done()
