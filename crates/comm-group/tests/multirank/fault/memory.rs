@@ -99,7 +99,7 @@ fn poor(ctx: &RankCtx) -> RankResult {
         group.all_reduce(&mine, ReduceOp::Sum, ctx.deadline()).map(drop)
     };
     let error = outcome.err().ok_or("there was enough memory after all")?;
-    tell(ctx, &error);
+    tell(ctx, &error, Duration::ZERO);
     // The memory comes back, and so does everything that needs it.
     drop(mine);
     hoard.clear();

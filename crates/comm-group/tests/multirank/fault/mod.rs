@@ -5,6 +5,7 @@ use std::time::Duration;
 use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, LauncherCtx, Program};
 
+mod exit;
 mod kill;
 mod memory;
 mod panic;
@@ -31,5 +32,5 @@ fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [kill::cases(), rolling::cases(), panic::cases(), stop::cases(), memory::cases()].concat()
+    [exit::cases(), kill::cases(), rolling::cases(), panic::cases(), stop::cases(), memory::cases()].concat()
 }

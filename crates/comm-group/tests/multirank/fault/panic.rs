@@ -7,8 +7,8 @@ use comm_testkit::{Case, LauncherCtx, Outcome, RankResult, check, check_eq, done
 use serde_json::json;
 
 use super::kill::{inside, points};
-use super::report::{in_time, is_lost};
-use super::{BACKEND, NOTICE, SOON, SUITE, dice};
+use super::report::{Notice, in_time, is_lost};
+use super::{BACKEND, SOON, SUITE, dice};
 
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -38,6 +38,7 @@ fn falls_at(ctx: &LauncherCtx, point: &'static str, action: Action) -> RankResul
         notes.push((rank, note));
     }
     running.go("look")?;
+    let mut slowest = Notice::default();
     for report in running.wait(SOON) {
         if report.rank != victim {
             check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
@@ -47,11 +48,13 @@ fn falls_at(ctx: &LauncherCtx, point: &'static str, action: Action) -> RankResul
         // A group that was never made has no frame to fall through.
         if let Some(fell) = report.note("falling") {
             for (rank, note) in &notes {
-                in_time(note, fell.at_ns, NOTICE).map_err(|e| format!("rank {rank}: {e}"))?;
+                let took = in_time(note, fell.at_ns).map_err(|e| format!("rank {rank}: {e}"))?;
+                slowest = slowest.max(took);
             }
         } else {
             check_eq!(point, "group.made");
         }
     }
+    ctx.progress(&format!("rank {victim} fell at {point}, hit {nth}: noticed after {slowest}"));
     done()
 }

@@ -23,7 +23,7 @@ fn run(ctx: &RankCtx) -> RankResult {
     let group = match group(ctx, "g") {
         Ok(group) => group,
         Err(error) => {
-            report::tell(ctx, &error);
+            report::tell(ctx, &error, Duration::ZERO);
             return done();
         }
     };
@@ -32,10 +32,11 @@ fn run(ctx: &RankCtx) -> RankResult {
     ctx.note("running");
     let mut last = None;
     for round in 0..rounds {
+        let busy = report::busy();
         match step(ctx, &group, round, op)? {
             Ok(kept) => last = Some(kept),
             Err((error, kept)) => {
-                report::tell(ctx, &error);
+                report::tell(ctx, &error, busy);
                 return aftermath(ctx, &group, &error, [Some(kept), last]);
             }
         }

@@ -8,8 +8,8 @@ use comm_core::tensor::Tensor;
 use comm_group::{ReduceOp, ThreadGroup};
 use comm_testkit::{Case, LauncherCtx, Layout, Program, RankCtx, RankResult, Running, check, check_eq, done};
 
-use super::report::{self, in_time, is_lost};
-use super::{BACKEND, NOTICE, SOON, SUITE};
+use super::report::{self, Notice, in_time, is_lost};
+use super::{BACKEND, SOON, SUITE};
 use crate::support::Any;
 
 pub const MEMBER: Program = Program { name: "group-member", run: member };
@@ -42,6 +42,7 @@ fn member(ctx: &RankCtx) -> RankResult {
         let values: Vec<i64> = (0..1 << 14).map(|i| rank as i64 * 1_000_000 + i).collect();
         let input = Tensor::from_slice(&[values.len()], &values)?;
         loop {
+            let busy = report::busy();
             match group.all_reduce(&input, ReduceOp::Sum, SOON) {
                 Ok(sum) => {
                     let n = members.len() as i64;
@@ -50,7 +51,7 @@ fn member(ctx: &RankCtx) -> RankResult {
                     check!(right, "a wrong sum in round {round}");
                 }
                 Err(error) => {
-                    report::tell(ctx, &error);
+                    report::tell(ctx, &error, busy);
                     break;
                 }
             }
@@ -97,18 +98,12 @@ fn hundred(ctx: &LauncherCtx) -> RankResult {
     }
     times.sort();
     let (median, most) = (times[times.len() / 2], times[times.len() - 1]);
-    ctx.progress(&format!("{} deaths, noticed after {median:.1?} (median), {most:.1?} (most)", times.len()));
+    ctx.progress(&format!("{} deaths, noticed after {median} (median), {most} (most)", times.len()));
     done()
 }
 
 /// A team comes together, works, and loses a process; says how long the slowest survivor took to know.
-fn one_death(
-    running: &Running,
-    round: usize,
-    team: &[usize],
-    victim: usize,
-    pause: Duration,
-) -> Any<Duration> {
+fn one_death(running: &Running, round: usize, team: &[usize], victim: usize, pause: Duration) -> Any<Notice> {
     let ranks: Vec<usize> = team.iter().flat_map(|&p| running.ranks_of(p).to_vec()).collect();
     let list: Vec<String> = ranks.iter().map(usize::to_string).collect();
     let line = format!("{round} {}", list.join(" "));
@@ -121,7 +116,7 @@ fn one_death(
     }
     std::thread::sleep(pause);
     let killed = running.kill(victim)?;
-    let mut slowest = Duration::ZERO;
+    let mut slowest = Notice::default();
     for (rank, before) in ranks.iter().zip(errors_before) {
         if running.ranks_of(victim).contains(rank) {
             continue;
@@ -134,7 +129,7 @@ fn one_death(
         let notes = running.notes(*rank);
         let note = notes.iter().rev().find(|n| n.text == "error").ok_or("it was just there")?;
         is_lost(note, &lost, "Died").map_err(|e| format!("rank {rank}: {e}"))?;
-        slowest = slowest.max(in_time(note, killed, NOTICE).map_err(|e| format!("rank {rank}: {e}"))?);
+        slowest = slowest.max(in_time(note, killed).map_err(|e| format!("rank {rank}: {e}"))?);
     }
     Ok(slowest)
 }
