@@ -95,7 +95,8 @@ impl<I: Iterator<Item = OwnedFd>> CycleTo for I {
 
 #[test]
 fn a_life_word_must_be_in_a_sealed_memfd_of_its_size_and_alive() {
-    let wrong: [(fn() -> OwnedFd, &str); 7] = [
+    type Make = fn() -> OwnedFd;
+    let wrong: [(Make, &str); 7] = [
         (|| unsealed(4096), "lacks the seals"),
         (|| Segment::create(8192, Access::ReadOnly).unwrap().share().unwrap(), "8192 bytes, not 4096"),
         (file, "not a memfd"),

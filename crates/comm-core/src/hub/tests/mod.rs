@@ -73,9 +73,7 @@ pub(crate) fn reply(socket: &Socket) -> Option<Packet> {
                 assert!(Instant::now() < until, "neither an answer nor the end of the connection");
                 socket.await_readable(Duration::from_millis(100));
             }
-            Err(e) => {
-                return None;
-            }
+            Err(_) => return None,
         }
     }
 }

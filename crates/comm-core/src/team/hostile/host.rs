@@ -234,7 +234,8 @@ fn an_answer_cut_or_flipped_anywhere_is_an_error_in_time() {
 
 #[test]
 fn a_host_that_says_nothing_or_hangs_up_or_babbles_is_a_timeout_at_the_deadline() {
-    let ways: [(&str, fn(&Listener, &Socket)); 3] = [
+    type Way = fn(&Listener, &Socket);
+    let ways: [(&str, Way); 3] = [
         ("host-silent", |_, _| {}),
         ("host-hangs-up", |_, s| rustix::net::shutdown(s, rustix::net::Shutdown::Both).unwrap()),
         ("host-babbles", |_, s| {
