@@ -152,13 +152,13 @@ impl Clerk for Host {
         let mut state = self.lock();
         let (arrived, name) = match &mut *state {
             State::Gathering { arrived, name } => (arrived, name),
-            State::Closed => return Some(Answer::Later),
+            State::Closed => return Some(Answer::Over),
             State::Failed { verdict, told, of, until } => {
                 let Request::Join { rank, .. } = request else { return Some(verdict.clone()) };
                 if !told.insert(rank) || Instant::now() > *until {
                     // He has been told: this is the next attempt, and it gets the name.
                     self.close(&mut state);
-                    return Some(Answer::Later);
+                    return Some(Answer::Over);
                 }
                 let answer = verdict.clone();
                 if told.len() >= *of as usize {

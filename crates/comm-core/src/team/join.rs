@@ -121,6 +121,8 @@ impl<'a> Joining<'a> {
         if socket.send(&packet, &[]).is_err() {
             return Ok(Attempt::Again { pause: true });
         }
+        // Whoever answered before need not be who is asked now.
+        self.name_lingers = false;
         point!("join.asked");
         loop {
             match socket.receive() {
@@ -146,6 +148,7 @@ impl<'a> Joining<'a> {
                 self.name_lingers = true;
                 Attempt::Again { pause: true }
             }
+            Answer::Over => Attempt::Again { pause: true },
             Answer::Refused(why) => {
                 return Err(Error::bad_peer(format!("the host of {:?} refused: {why}", self.name)));
             }

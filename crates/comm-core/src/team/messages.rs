@@ -29,6 +29,8 @@ pub(crate) enum Answer {
     Later,
     /// The request makes no sense.
     Refused(String),
+    /// This join is over: come again, to the next one.
+    Over,
 }
 
 /// A team that has come together.

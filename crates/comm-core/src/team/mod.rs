@@ -247,7 +247,7 @@ impl Team {
     /// A segment of the process of `rank`, waited for outside of any operation; see [`OpGuard::peer_segment`]. `None` if
     /// `rank` is of this process, if its process is dead, or if the segment has not been pushed by the deadline.
     pub fn peer_segment(&self, rank: usize, id: u64, deadline: impl Into<Deadline>) -> Option<Arc<Segment>> {
-        if rank >= self.size() {
+        if rank >= self.size() || fork::is_forked() {
             return None;
         }
         self.shared.peer_of(rank)?.segment(id, deadline.into())

@@ -210,11 +210,14 @@ impl TeamShared {
         of_process.iter().copied().filter(|&r| r == rank || self.control.left_after(r).is_none()).collect()
     }
 
-    /// Whether one who comes as `rank` comes for the next team of this name: this one is over, or all have left it, or
-    /// that rank was in it and is no more.
+    /// Whether one who comes as `rank` may come again later: this team is over, or all have left it, or that rank was in
+    /// it and is no more, or has not come into it yet, because the host died before it had welcomed all, say.
     pub(crate) fn will_free(&self, rank: usize) -> bool {
         let is_out = |rank| self.control.left_after(rank).is_some() || self.is_gone(rank);
-        self.is_over() || (rank < self.size() && is_out(rank)) || (0..self.size()).all(is_out)
+        let is_not_in = |rank| self.control.rank(rank).joined.load() == 0;
+        self.is_over()
+            || (rank < self.size() && (is_out(rank) || is_not_in(rank)))
+            || (0..self.size()).all(is_out)
     }
 
     /// Whether the process of a rank is dead.

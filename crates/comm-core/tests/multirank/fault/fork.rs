@@ -99,6 +99,7 @@ fn load<'a>(team: &'a Team, over: &'a AtomicBool) -> Vec<Work<'a>> {
                 drop(team.snapshot());
                 drop(comm_core::team::snapshots());
                 team.share(9, || 9);
+                let _ = team.peer_segment(team.size() - 1, 12345, Duration::from_micros(50));
             }
         }),
     ];
@@ -199,6 +200,7 @@ fn in_child(team: &Team, mut held: Held, mut op: OpGuard<'_>, turn: u64, at: &dy
         Box::new(|| forked(team.begin("x", soon).err())),
         Box::new(|| comm_core::team::snapshots().is_empty()),
         Box::new(|| team.snapshot().ranks.len() == team.size()),
+        Box::new(|| team.peer_segment(team.size() - 1, 1, soon).is_none()),
         Box::new(|| {
             let poll = Pin::new(&mut held.task).poll(&mut Context::from_waker(Waker::noop()));
             matches!(poll, Poll::Ready(Err(Error::Forked)))

@@ -58,6 +58,8 @@ fn is_hosts(point: &str) -> bool {
     point == "join.bound" || point.starts_with("host.")
 }
 
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
 struct Site {
     point: &'static str,
     hit: u64,
@@ -85,7 +87,7 @@ impl Site {
     }
 
     /// Kills the process that is held at the point; says which, and when.
-    fn strike(&self, running: &Running) -> Result<(usize, u64), LaunchError> {
+    fn strike(&self, running: &Running) -> Result<(usize, u64), Failed> {
         let victim = held(running)?;
         if must(self.point) == Some(Must::Lose) {
             // So that most of the others have come to where they wait for it.
@@ -99,48 +101,43 @@ impl Site {
 }
 
 /// The process of which a thread is held.
-fn held(running: &Running) -> Result<usize, LaunchError> {
+fn held(running: &Running) -> Result<usize, Failed> {
     let deadline = comm_core::Deadline::from(SOON);
-    loop {
+    while !deadline.has_passed() {
         for process in 0..running.processes() {
-            for &rank in running.ranks_of(process) {
-                match running.wait_held(rank, "here", Duration::from_micros(300)) {
-                    Ok(_) => return Ok(process),
-                    Err(error) if deadline.has_passed() => return Err(error),
-                    Err(_) => {}
-                }
+            let held = |&rank: &usize| running.wait_held(rank, "here", Duration::from_micros(300)).is_ok();
+            if running.ranks_of(process).iter().any(held) {
+                return Ok(process);
             }
         }
     }
+    let ranks = (0..running.processes()).flat_map(|p| running.ranks_of(p));
+    let said: Vec<_> = running.wait(Duration::ZERO).into_iter().map(|r| (r.outcome, r.detail)).collect();
+    Err(format!("nobody came there: {:?}, {said:?}", ranks.collect::<Vec<_>>()).into())
 }
 
-/// Those who wait for the time to join to be over are told who is missing.
+/// Those who wait until the time to join is over are told who is missing. Whoever gave up a moment before is missing too,
+/// so not all have to say the same, but one must name the dead alone.
 fn check_missed(reports: &[RankReport], lost: &[usize]) -> Result<String, String> {
-    let mut told = Vec::new();
+    let (mut kinds, mut exact) = (Vec::new(), false);
     for report in reports.iter().filter(|r| !lost.contains(&r.rank)) {
-        told.push((report.rank, Told::by(report)?));
-    }
-    told.sort_by_key(|(_, t)| t.at_ns);
-    let mut gone: Vec<usize> = lost.to_vec();
-    let mut kinds = Vec::new();
-    for (rank, told) in &told {
+        let told = Told::by(report)?;
         let fine = match told.kind.as_str() {
             "PeerLost" => told.is_lost(lost, LostHow::Died),
-            // Whoever gave up before is missing too.
             "Timeout" => {
-                told.waited_ms >= JOIN.as_millis() as u64
-                    && lost.iter().all(|r| told.ranks.contains(r))
-                    && told.ranks.iter().all(|r| gone.contains(r))
+                let came = report.note("comes").map_or(0, |note| note.at_ns);
+                told.at_ns - came >= JOIN.as_nanos() as u64 && lost.iter().all(|r| told.ranks.contains(r))
             }
             _ => false,
         };
         if !fine {
-            return Err(format!("rank {rank} in {} was told: {}", told.call, told.text));
+            return Err(format!("rank {} in {} was told: {}", report.rank, told.call, told.text));
         }
-        gone.push(*rank);
-        kinds.push(format!("{rank}: {} {:?}", told.kind, told.ranks));
+        exact |= told.ranks == lost;
+        kinds.push(format!("{}: {} {:?}", report.rank, told.kind, told.ranks));
     }
-    Ok(kinds.join(", "))
+    let text = kinds.join(", ");
+    if exact { Ok(text) } else { Err(format!("nobody names {lost:?} alone: {text}")) }
 }
 
 fn each(ctx: &LauncherCtx) -> RankResult {
@@ -200,7 +197,8 @@ fn random(ctx: &LauncherCtx) -> RankResult {
         }
         let running = site.spawn(ctx)?;
         let witness = Witness::start();
-        let (victim, killed) = site.strike(&running)?;
+        let (victim, killed) =
+            site.strike(&running).map_err(|e| format!("{}, hit {}: {e}", site.point, site.hit))?;
         let reports = running.wait(SOON);
         all_told_lost(&reports, running.ranks_of(victim), killed, &witness, &mut notices)
             .map_err(|e| format!("{}, hit {}: {e}", site.point, site.hit))?;

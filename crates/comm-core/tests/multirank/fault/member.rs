@@ -43,6 +43,8 @@ pub struct Orders {
     pub ops: Ops,
     /// A process and its role.
     pub role: Option<(usize, Role)>,
+    /// A process that joins when the gate `late` opens.
+    pub late: Option<usize>,
     /// A rank that leaves after so many operations.
     pub leaver: Option<(usize, usize)>,
     /// Goes on when the gate `on` opens, after so many operations.
@@ -51,7 +53,15 @@ pub struct Orders {
 
 impl Default for Orders {
     fn default() -> Orders {
-        Orders { join_ms: 20_000, op_ms: 20_000, ops: Ops::Both, role: None, leaver: None, pause_after: None }
+        Orders {
+            join_ms: 20_000,
+            op_ms: 20_000,
+            ops: Ops::Both,
+            role: None,
+            late: None,
+            leaver: None,
+            pause_after: None,
+        }
     }
 }
 
@@ -69,6 +79,10 @@ pub fn run(ctx: &RankCtx) -> RankResult {
         told.gaps = witness.gaps();
         Ok(json!(told))
     };
+    ctx.note("comes");
+    if orders.late == Some(ctx.process()) {
+        ctx.await_go("late")?;
+    }
     let join = Duration::from_millis(orders.join_ms);
     let team = match Team::join(&ctx.name("team"), ctx.rank(), ctx.world(), join) {
         Ok(team) => team,
