@@ -170,6 +170,17 @@ mod tests {
     }
 
     #[test]
+    fn operators_and_devices_differ_too() {
+        let t = comm_core::tensor::TensorBuf::zeros(&[2], DType::F32).unwrap().freeze();
+        let sum = Descriptor::new(7, Op::AllReduce(ReduceOp::Sum), Some(&t));
+        let other = Descriptor { reduce: 9, ..sum };
+        assert_eq!(odd(&[sum, sum, other]), (2, "operator", "operator 9".into(), "sum".into()));
+        let elsewhere = Descriptor { elsewhere: 1, ..sum };
+        assert_eq!(odd(&[elsewhere, sum, sum]), (0, "device", "another device".into(), "cpu".into()));
+        assert_eq!(odd(&[sum, Descriptor { seq: 8, ..sum }]), (1, "seq", "8".into(), "7".into()));
+    }
+
+    #[test]
     fn the_odd_one_is_outside_the_majority() {
         let all = [gather(&[3], 0), Descriptor::new(7, Op::Barrier, None), gather(&[3], 0)];
         assert_eq!(odd(&all), (1, "op", "barrier".into(), "all_gather".into()));

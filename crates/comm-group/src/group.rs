@@ -45,7 +45,8 @@ impl ThreadGroup {
     /// Makes a group of all ranks of a team. All of them call it.
     ///
     /// # Errors
-    /// Those of a symmetric operation, and [`Error::OutOfMemory`](comm_core::Error::OutOfMemory).
+    /// Those of a symmetric operation, and [`Error::OutOfMemory`](comm_core::Error::OutOfMemory), which ends the team
+    /// for the others.
     pub fn new(team: Team, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
         let window = same_device::window(&team, deadline.into())?;
         comm_core::point!("group.made");
@@ -84,9 +85,11 @@ impl ThreadGroup {
     /// comes out as one.
     ///
     /// # Errors
-    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if shape, dtype or operator differ between ranks;
-    /// [`Error::Unsupported`](comm_core::Error::Unsupported) for other dtypes, on every rank; what ends a symmetric
-    /// operation.
+    /// On every rank, and the team goes on: [`Error::Mismatch`](comm_core::Error::Mismatch) if shape, dtype, device or
+    /// operator differ between ranks, [`Error::Unsupported`](comm_core::Error::Unsupported) for other dtypes,
+    /// [`Error::DeviceMismatch`](comm_core::Error::DeviceMismatch) for memory of another device than the CPU.
+    /// [`Error::OutOfMemory`](comm_core::Error::OutOfMemory) on the rank that has none, and
+    /// [`Error::Aborted`](comm_core::Error::Aborted) on the others. What ends a symmetric operation.
     ///
     /// ```
     /// use comm_core::{Deadline, team::Team, tensor::Tensor};
@@ -117,9 +120,12 @@ impl ThreadGroup {
     /// Any dtype and strides; shards may differ in size along `dim`, and may be empty. The result is contiguous.
     ///
     /// # Errors
-    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if dtype, dimension, or shape other than along `dim` differ;
-    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument), on every rank, if there is no such dimension;
-    /// what ends a symmetric operation.
+    /// On every rank, and the team goes on: [`Error::Mismatch`](comm_core::Error::Mismatch) if dtype, device, dimension,
+    /// or shape other than along `dim` differ, [`Error::InvalidArgument`](comm_core::Error::InvalidArgument) if there is
+    /// no such dimension or the whole cannot be addressed,
+    /// [`Error::DeviceMismatch`](comm_core::Error::DeviceMismatch) as in [`all_reduce`](ThreadGroup::all_reduce).
+    /// [`Error::OutOfMemory`](comm_core::Error::OutOfMemory) on the rank that has none, and
+    /// [`Error::Aborted`](comm_core::Error::Aborted) on the others. What ends a symmetric operation.
     ///
     /// ```
     /// use comm_core::{Deadline, team::Team, tensor::Tensor};
@@ -150,11 +156,11 @@ impl ThreadGroup {
     }
 
     /// This rank's shard of a tensor that every rank has; see [`replicate_to_shard`](crate::replicate_to_shard()).
-    /// Local: no peer takes part.
+    /// Local: no peer takes part, and it works when they have left.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument) if there is no such dimension, or the sub-split does
-    /// not lie inside it.
+    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument) if there is no such dimension, or unless the
+    /// sub-split lies inside; of a sub-split, which is a copy, no memory or memory of a device.
     ///
     /// ```
     /// use comm_core::{Deadline, team::Team, tensor::Tensor};

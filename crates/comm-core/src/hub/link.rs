@@ -3,21 +3,24 @@
 //! A link goes one way. The connecting side introduces itself (life word, bell) and pushes its segments, those that it
 //! has and later each new one; the accepting side maps them. Two processes that meet make one link each way.
 
-use std::collections::{HashSet, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::HashSet;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::{Wake, Waker};
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::Hub;
+use super::fds::HubFd;
 use super::hello::{self, Purpose};
 use super::identity::Nonce;
 use super::liveness::{LifeWord, SEGMENT_LEN};
 use super::names::Address;
-use super::peer::{Peer, process_state};
-use super::reactor::{Keep, Source};
+use super::peer::{Peer, process_exists, process_state};
+use super::reactor::{Keep, Source, TURN};
+use super::sender::{self, Sender};
 use super::socket::{self, Packet, Socket};
 use crate::error::{Error, PeerState, Result};
 use crate::point;
@@ -30,20 +33,20 @@ const MAX_SEGMENTS: usize = 4096;
 
 /// What goes over a link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Message {
-    /// The first message, behind the greeting; descriptors: life segment, eventfd.
-    Introduction,
+pub(super) enum Message {
+    /// The first message, behind the greeting; descriptors: life segment, eventfd. `robust`: the kernel marks the life
+    /// word when the process is gone.
+    Introduction { robust: bool },
     /// A segment; its descriptor comes along.
     Segment { id: u64, len: u64, writable: bool },
 }
 
 /// The sending end of a link.
-#[derive(Debug)]
 pub(super) struct Outgoing {
-    socket: Socket,
+    me: Weak<Outgoing>,
+    sender: Arc<Sender>,
     to: Nonce,
     hub: Weak<Hub>,
-    queue: Mutex<VecDeque<(Vec<u8>, Vec<OwnedFd>)>>,
     /// Segments pushed so far: one that is made while the link is may be offered twice.
     pushed: Mutex<HashSet<u64>>,
 }
@@ -51,80 +54,85 @@ pub(super) struct Outgoing {
 impl Outgoing {
     /// Introduces this process over a fresh connection, and pushes its segments.
     fn open(hub: &Arc<Hub>, to: Nonce, socket: Socket) -> Result<Arc<Outgoing>> {
-        let hub_link = Arc::downgrade(hub);
-        let link = Arc::new(Outgoing {
-            socket,
-            to,
-            hub: hub_link,
-            queue: Mutex::default(),
-            pushed: Mutex::default(),
-        });
-        let body = wire::encode(&Message::Introduction)?;
+        // What can fail comes before the peer hears anything.
+        let body = wire::encode(&Message::Introduction { robust: hub.robust })?;
         let greeting = hello::greet(Purpose::Link, hub.nonce, hub.boot, &body);
         let life = hub.liveness.own_segment().share()?;
-        let bell = dup(hub.reactor.bell())?;
-        link.push(greeting, vec![life, bell]);
-        for segment in hub.segments() {
-            link.push_segment(&segment)?;
-        }
-        let flags = EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        hub.reactor.add(hub.reactor.token(), flags, link.clone())?;
+        let bell = hub.reactor.bell().as_fd().try_clone_to_owned();
+        let bell = bell.map_err(|e| Error::io("duplicating a descriptor", e))?;
+        let sender = Sender::new(socket, Arc::downgrade(hub));
+        let link = Arc::new_cyclic(|me| Outgoing {
+            me: me.clone(),
+            sender,
+            to,
+            hub: Arc::downgrade(hub),
+            pushed: Mutex::default(),
+        });
+        hub.reactor.add(hub.reactor.token(), EventFlags::IN | EventFlags::RDHUP, link.clone())?;
+        link.sender.push(greeting, vec![life, bell]);
+        link.push_segments(hub);
         Ok(link)
     }
 
     /// What the process at the other end is doing.
     pub(super) fn state(&self) -> PeerState {
-        self.socket.peer_pid().map_or(PeerState::Unknown, process_state)
+        self.sender.socket().peer_pid().map_or(PeerState::Unknown, process_state)
     }
 
-    pub(super) fn push_segment(&self, segment: &Segment) -> Result<()> {
-        if !lock(&self.pushed).insert(segment.id()) {
-            return Ok(());
-        }
-        let writable = segment.access() == Access::ReadWrite;
-        let message = Message::Segment { id: segment.id(), len: segment.len(), writable };
-        self.push(wire::encode(&message)?, vec![segment.share()?]);
-        Ok(())
+    /// Whether the process at the other end is there, as far as its pid tells.
+    pub(super) fn exists(&self) -> bool {
+        self.sender.socket().peer_pid().is_some_and(process_exists)
     }
 
-    fn push(&self, bytes: Vec<u8>, fds: Vec<OwnedFd>) {
-        lock(&self.queue).push_back((bytes, fds));
-        self.flush();
-    }
-
-    /// Sends what the peer's queue takes; the reactor goes on when there is room again.
-    fn flush(&self) {
-        let mut queue = lock(&self.queue);
-        while let Some((bytes, fds)) = queue.front() {
-            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match self.socket.send(bytes, &borrowed) {
-                Ok(()) => drop(queue.pop_front()),
-                // Too many descriptors in flight is the same as a full queue: the peer has to take some first.
-                Err(Errno::AGAIN | Errno::TOOMANYREFS) => return,
+    /// Pushes the segments that have not been pushed. One that cannot be shared now, for want of descriptors, say, is
+    /// tried again: the peer waits for it.
+    pub(super) fn push_segments(&self, hub: &Hub) {
+        let mut pushed = lock(&self.pushed);
+        for segment in hub.segments() {
+            if pushed.contains(&segment.id()) {
+                continue;
+            }
+            let writable = segment.access() == Access::ReadWrite;
+            let message = Message::Segment { id: segment.id(), len: segment.len(), writable };
+            let shared =
+                segment.share().map_err(Error::from).and_then(|fd| Ok((wire::encode(&message)?, fd)));
+            match shared {
+                Ok((bytes, fd)) => {
+                    pushed.insert(segment.id());
+                    self.sender.push(bytes, vec![fd]);
+                }
                 Err(error) => {
-                    tracing::debug!(%error, to = %self.to, "a link broke");
-                    queue.clear();
+                    tracing::warn!(%error, "a segment cannot be pushed now");
+                    if let Some(me) = self.me.upgrade() {
+                        let _ = hub.reactor.arm(sender::PAUSE.into(), &Waker::from(me));
+                    }
+                    return;
                 }
             }
         }
     }
 }
 
+impl Wake for Outgoing {
+    fn wake(self: Arc<Self>) {
+        if let Some(hub) = self.hub.upgrade() {
+            self.push_segments(&hub);
+        }
+    }
+}
+
 impl Source for Outgoing {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.sender.socket().as_fd()
     }
 
     fn ready(&self, _token: u64) -> Keep {
         // The peer never writes on this connection: to read from it can only tell that it is closed.
-        match self.socket.receive() {
-            Err(Errno::AGAIN) => {
-                self.flush();
-                Keep::Yes
-            }
+        match self.sender.socket().receive() {
+            Err(Errno::AGAIN) => Keep::Yes,
             _ => {
                 if let Some(hub) = self.hub.upgrade() {
-                    hub.peer_died(self.to);
+                    hub.link_ended(self.to, "the peer closed it");
                 }
                 Keep::No
             }
@@ -144,17 +152,19 @@ impl Incoming {
         Incoming { socket, hub: Arc::downgrade(hub), peer: OnceLock::new() }
     }
 
-    /// Reads everything that is there; `Ok(false)` at the end of the connection.
-    fn drain(&self, hub: &Arc<Hub>) -> Result<bool> {
-        loop {
+    /// Reads what is there, as much as fits in a turn; `Ok(false)` at the end of the connection.
+    pub(super) fn drain(&self, hub: &Arc<Hub>) -> Result<bool> {
+        for _ in 0..TURN {
             match self.socket.receive() {
                 Ok(Some(packet)) => self.take(hub, packet)?,
                 Ok(None) => return Ok(false),
                 Err(Errno::AGAIN) => return Ok(true),
                 Err(Errno::MSGSIZE) => return Err(Error::bad_peer("a packet that is too large")),
-                Err(_) => return Ok(false),
+                Err(Errno::CONNRESET) => return Ok(false),
+                Err(e) => return Err(Error::io("taking what a peer pushed", e)),
             }
         }
+        Ok(true)
     }
 
     fn take(&self, hub: &Arc<Hub>, packet: Packet) -> Result<()> {
@@ -176,9 +186,10 @@ impl Incoming {
 
     fn introduce(&self, hub: &Arc<Hub>, packet: Packet) -> Result<()> {
         let (nonce, body) = hello::check(&packet.bytes, Purpose::Link, hub.boot)?;
-        if wire::decode::<Message>(body)? != Message::Introduction {
+        let Message::Introduction { robust } = wire::decode(body)? else {
             return Err(Error::bad_peer("a link that does not begin with an introduction"));
-        }
+        };
+        hub.may_arrive(nonce)?;
         let [life, bell] = take_fds(packet.fds, "an introduction")?;
         let life = Segment::receive(life, 0, SEGMENT_LEN, Access::ReadOnly)?;
         let Some(life) = LifeWord::of_peer(Arc::new(life))? else {
@@ -186,7 +197,7 @@ impl Incoming {
             return Ok(());
         };
         check_bell(&bell)?;
-        let peer = Arc::new(Peer::new(nonce, self.socket.peer_pid(), Arc::new(life), bell));
+        let peer = Arc::new(Peer::new(nonce, self.socket.peer_pid(), Arc::new(life), bell, robust));
         hub.peer_arrived(peer.clone())?;
         // Only this thread, the reactor's, sets it.
         let _ = self.peer.set(peer);
@@ -199,16 +210,22 @@ impl Source for Incoming {
         self.socket.as_fd()
     }
 
-    fn ready(&self, _token: u64) -> Keep {
+    fn ready(&self, token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
         let outcome = self.drain(&hub);
-        match outcome {
-            Ok(true) => return Keep::Yes,
-            Ok(false) => {}
-            Err(error) => tracing::warn!(%error, pid = self.socket.peer_pid(), "a link was refused"),
+        if !matches!(outcome, Ok(true)) || self.peer.get().is_some() {
+            hub.lobby.leave(token);
         }
+        let why = match outcome {
+            Ok(true) => return Keep::Yes,
+            Ok(false) => "its end was reached".to_string(),
+            Err(error) => {
+                tracing::warn!(%error, pid = self.socket.peer_pid(), "a link was refused");
+                error.to_string()
+            }
+        };
         if let Some(peer) = self.peer.get() {
-            hub.peer_died(peer.nonce());
+            hub.link_ended(peer.nonce(), &why);
         }
         Keep::No
     }
@@ -216,7 +233,7 @@ impl Source for Incoming {
 
 /// A peer's process as a descriptor that becomes readable when it is gone: the second line behind the life word.
 pub(super) struct PidfdSource {
-    pub(super) fd: OwnedFd,
+    pub(super) fd: HubFd,
     pub(super) peer: Nonce,
     pub(super) hub: Weak<Hub>,
 }
@@ -240,17 +257,20 @@ fn take_fds<const N: usize>(fds: Vec<OwnedFd>, what: &str) -> Result<[OwnedFd; N
         .map_err(|_| Error::bad_peer(format!("{what} with {seen} descriptors, expected {N}")))
 }
 
-/// A bell must be something that never blocks when it is rung: an eventfd of ours is non-blocking.
+/// A bell must be an eventfd, and one that never blocks when it is rung. To write to anything else could block for ever
+/// (a file on some network), or raise a signal (a broken pipe).
 fn check_bell(bell: &OwnedFd) -> Result<()> {
     let flags = rustix::fs::fcntl_getfl(bell).map_err(|e| Error::io("looking at a peer's bell", e))?;
     if !flags.contains(rustix::fs::OFlags::NONBLOCK) {
         return Err(Error::bad_peer("a bell that can block"));
     }
+    let path = format!("/proc/self/fd/{}", bell.as_raw_fd());
+    let kind = rustix::fs::readlink(&path, Vec::new())
+        .map_err(|e| Error::io(format!("looking at a peer's bell through {path} (is /proc mounted?)"), e))?;
+    if kind.as_bytes() != b"anon_inode:[eventfd]" {
+        return Err(Error::bad_peer(format!("a bell that is no eventfd but {kind:?}")));
+    }
     Ok(())
-}
-
-fn dup(fd: &OwnedFd) -> Result<OwnedFd> {
-    fd.try_clone().map_err(|e| Error::io("duplicating a descriptor", e))
 }
 
 /// What came of linking to a peer.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::identity::Nonce;
+use super::reactor::guarded;
 use super::robust::{self, Watched};
 use crate::error::{Error, Result};
 use crate::shm::{Access, Segment};
@@ -30,9 +31,17 @@ pub(crate) struct LifeWord {
 
 impl LifeWord {
     /// Takes a peer's life segment; `None` if that peer is dead already.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if the word was never alive.
     pub(super) fn of_peer(segment: Arc<Segment>) -> Result<Option<LifeWord>> {
-        let alive = robust::living_value(word(&segment)?);
-        Ok(alive.map(|alive| LifeWord { segment, alive }))
+        match robust::state(word(&segment)?) {
+            robust::State::Alive(alive) => Ok(Some(LifeWord { segment, alive })),
+            robust::State::Died => Ok(None),
+            robust::State::Never(value) => {
+                Err(Error::bad_peer(format!("a life word that was never alive: {value:#x}")))
+            }
+        }
     }
 
     fn word(&self) -> Option<&AtomicU32> {
@@ -63,11 +72,12 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// Starts the thread; `on_death` is called on it for each peer that dies.
+    /// Starts the thread; `on_death` is called on it for each peer that dies. Also gives whether the kernel will mark this
+    /// process's own word.
     ///
     /// # Errors
     /// [`Error::Io`] if the segment or the thread cannot be made.
-    pub(super) fn start(on_death: impl Fn(Nonce) + Send + 'static) -> Result<Arc<Liveness>> {
+    pub(super) fn start(on_death: impl Fn(Nonce) + Send + 'static) -> Result<(Arc<Liveness>, bool)> {
         let own = Arc::new(Segment::create(SEGMENT_LEN, Access::ReadOnly)?);
         let liveness = Arc::new(Liveness { own, peers: Mutex::default(), news: AtomicU32::new(0) });
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
@@ -93,7 +103,7 @@ impl Liveness {
                 "set_robust_list is refused here: deaths are noticed by pidfds and sockets, later"
             );
         }
-        Ok(liveness)
+        Ok((liveness, robust))
     }
 
     /// The segment with this process's life word, to be pushed to peers.
@@ -136,7 +146,8 @@ impl Liveness {
                         futex::wake_all(word);
                     }
                     self.lock().retain(|(other, _)| other != nonce);
-                    on_death(*nonce);
+                    // Were this thread to end by a panic, peers would take this process for dead.
+                    guarded(|| on_death(*nonce));
                 }
             }
             // More peers than one call takes: part of them at a time, in turn.

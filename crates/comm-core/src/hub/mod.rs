@@ -20,23 +20,28 @@ use crate::error::{Error, PeerState, Result};
 use crate::shm::{Access, Arena, Budget, Segment, fork};
 use crate::sync::lock;
 use crate::team::registry::Registry;
-use crate::wait::Patience;
+use crate::wait::{Deadline, Patience};
 
 mod fds;
 pub(crate) mod hello;
 mod identity;
 mod link;
 mod liveness;
+pub(crate) mod lobby;
 pub(crate) mod names;
 mod peer;
 pub(crate) mod reactor;
 mod refuse;
 mod robust;
+pub(crate) mod sender;
 pub(crate) mod socket;
+#[cfg(test)]
+pub(crate) mod tests;
 
 pub use identity::{Instance, Nonce};
 use link::{Incoming, Linked, Outgoing, PidfdSource};
 use liveness::Liveness;
+use lobby::Lobby;
 use names::{Address, Namespace};
 pub(crate) use peer::Peer;
 use reactor::{Keep, Reactor, Source};
@@ -70,12 +75,15 @@ pub struct Hub {
     address_text: String,
     reactor: Reactor,
     liveness: Arc<Liveness>,
+    /// Whether the kernel marks this process's life word when it is gone.
+    robust: bool,
     links: Mutex<HashMap<Nonce, Arc<Outgoing>>>,
     peers: Mutex<HashMap<Nonce, Known>>,
     peers_changed: Condvar,
     tensors: OnceLock<Arena>,
     windows: OnceLock<Arena>,
     budget: Budget,
+    pub(crate) lobby: Lobby,
     pub(crate) teams: Registry,
 }
 
@@ -118,11 +126,11 @@ impl Hub {
         let namespace = Namespace::new(&instance.id)?;
         let address = namespace.address("hub", &nonce.to_string())?;
         let listener = namespace
-            .claim(&address)?
+            .claim(&address, Deadline::default())?
             .ok_or_else(|| Error::io("binding the hub's socket", rustix::io::Errno::ADDRINUSE))?;
         let hub_slot: Arc<OnceLock<std::sync::Weak<Hub>>> = Arc::default();
         let slot = hub_slot.clone();
-        let liveness = Liveness::start(move |nonce| {
+        let (liveness, robust) = Liveness::start(move |nonce| {
             if let Some(hub) = slot.get().and_then(std::sync::Weak::upgrade) {
                 hub.peer_died(nonce);
             }
@@ -135,12 +143,14 @@ impl Hub {
             address_text: nonce.to_string(),
             reactor: Reactor::new()?,
             liveness,
+            robust,
             links: Mutex::default(),
             peers: Mutex::default(),
             peers_changed: Condvar::new(),
             tensors: OnceLock::new(),
             windows: OnceLock::new(),
             budget: Budget::from_config()?,
+            lobby: Lobby::default(),
             teams: Registry::default(),
         });
         let _ = hub_slot.set(Arc::downgrade(&hub));
@@ -188,9 +198,9 @@ impl Hub {
 
     fn arena(self: &Arc<Self>, access: Access) -> Arena {
         let hub = Arc::downgrade(self);
-        Arena::new(access, self.budget.clone(), move |segment| {
+        Arena::new(access, self.budget.clone(), move |_| {
             if let Some(hub) = hub.upgrade() {
-                hub.push_everywhere(segment);
+                hub.push_everywhere();
             }
         })
     }
@@ -221,14 +231,10 @@ impl Hub {
             .collect()
     }
 
-    fn push_everywhere(&self, segment: &Arc<Segment>) {
+    fn push_everywhere(&self) {
         // With the links locked, so that a link that is being made either sees the segment in `segments` or is here.
         let links = lock(&self.links);
-        for link in links.values() {
-            if let Err(error) = link.push_segment(segment) {
-                tracing::error!(%error, "a segment could not be pushed");
-            }
-        }
+        links.values().for_each(|link| link.push_segments(self));
     }
 
     /// Makes sure that a peer gets what it needs of this process; `false` if it is too busy to take it now.
@@ -270,12 +276,21 @@ impl Hub {
         links.get(&nonce).map_or(PeerState::Unknown, |link| link.state())
     }
 
-    /// A peer has introduced itself.
-    fn peer_arrived(self: &Arc<Self>, peer: Arc<Peer>) -> Result<()> {
-        let nonce = peer.nonce();
+    /// Whether somebody of this nonce may introduce itself: not this process, and nobody who has done so and lives.
+    fn may_arrive(&self, nonce: Nonce) -> Result<()> {
         if nonce == self.nonce {
             return Err(Error::bad_peer("a link from this process's own nonce"));
         }
+        match self.peers().get(&nonce) {
+            Some(Known::Alive(_)) => Err(Error::bad_peer(format!("a second link from {nonce}"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A peer has introduced itself.
+    fn peer_arrived(self: &Arc<Self>, peer: Arc<Peer>) -> Result<()> {
+        let nonce = peer.nonce();
+        self.may_arrive(nonce)?;
         {
             let mut peers = self.peers();
             match peers.get(&nonce) {
@@ -298,11 +313,36 @@ impl Hub {
         }
         let Some(pid) = peer.pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) else { return };
         let Ok(fd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
-        let source = Arc::new(PidfdSource { fd, peer: peer.nonce(), hub: Arc::downgrade(self) });
+        let source = Arc::new(PidfdSource { fd: fd.into(), peer: peer.nonce(), hub: Arc::downgrade(self) });
         let added = self.reactor.add(self.reactor.token(), EventFlags::IN, source);
         if let Err(error) = added {
             tracing::warn!(%error, "a peer's pidfd cannot be watched");
         }
+    }
+
+    /// A link to or from a peer has ended. If its process is gone, that is why. If not, the link is what is lost: the
+    /// teams that the two share cannot go on, but the two can meet again.
+    fn link_ended(&self, nonce: Nonce, why: &str) {
+        let known = match self.peers().get(&nonce) {
+            Some(Known::Dead) => return,
+            Some(Known::Alive(peer)) => Some(peer.clone()),
+            None => None,
+        };
+        let gone = match &known {
+            Some(peer) => peer.is_gone(),
+            // It has not introduced itself, so there is no life word to ask.
+            None => !lock(&self.links).get(&nonce).is_some_and(|link| link.exists()),
+        };
+        if gone {
+            return self.peer_died(nonce);
+        }
+        tracing::warn!(%nonce, why, "a link broke");
+        self.peers().remove(&nonce);
+        lock(&self.links).remove(&nonce);
+        self.liveness.forget_peer(nonce);
+        self.peers_changed.notify_all();
+        self.teams.link_broke(nonce, why);
+        self.reactor.ring();
     }
 
     /// A peer's process is gone: called by whoever notices first, harmless after that.
@@ -342,21 +382,6 @@ impl Source for Door {
 
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
-        loop {
-            match self.listener.accept() {
-                Ok(Some(socket)) => {
-                    let link = Arc::new(Incoming::new(socket, &hub));
-                    let flags = EventFlags::IN | EventFlags::RDHUP;
-                    if let Err(error) = hub.reactor.add(hub.reactor.token(), flags, link) {
-                        tracing::warn!(%error, "a link cannot be watched");
-                    }
-                }
-                Ok(None) => return Keep::Yes,
-                Err(error) => {
-                    tracing::warn!(%error, "accepting a link failed");
-                    return Keep::Yes;
-                }
-            }
-        }
+        lobby::admit(&hub, &self.listener, || true, |socket, _| Some(Arc::new(Incoming::new(socket, &hub))))
     }
 }

@@ -4,20 +4,28 @@
 //! hold them; with `COMM_RUNTIME_DIR` they are files in that folder, and a dead one is swept under the folder's lock.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 use sha2::{Digest, Sha256};
 
+use super::fds::HubFd;
 use super::socket::{self, Listener};
 use crate::config;
 use crate::error::{Error, Result};
+use crate::wait::Deadline;
 
 /// Room for an address: what `sockaddr_un` holds, less its terminator.
 const ADDRESS_ROOM: usize = 107;
+
+/// Longest name of a socket file: its kind and 32 digits.
+const FILE_ROOM: usize = "/team-".len() + 32;
+
+/// How long the sweep waits for the folder's lock. It can be left to the next start.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// Where names live.
 #[derive(Debug, Clone)]
@@ -69,7 +77,9 @@ impl Namespace {
     /// The address of a name of some kind (`hub`, `team`). Long names are hashed; joins carry the full name too.
     pub(crate) fn address(&self, kind: &str, name: &str) -> Result<Address> {
         let uid = rustix::process::geteuid().as_raw();
-        let full = format!("comm/{uid}/{}/{kind}/{name}", self.instance);
+        // A slash in the instance must not make it look like another one with another name.
+        let instance = self.instance.replace('%', "%25").replace('/', "%2f");
+        let full = format!("comm/{uid}/{instance}/{kind}/{name}");
         let digest = || {
             let hash = Sha256::digest(full.as_bytes());
             hash.iter().take(16).map(|b| format!("{b:02x}")).collect::<String>()
@@ -93,8 +103,8 @@ impl Namespace {
     }
 
     /// Binds and listens; `None` if a live process holds the name.
-    pub(crate) fn claim(&self, address: &Address) -> Result<Option<Listener>> {
-        let _lock = self.lock()?;
+    pub(crate) fn claim(&self, address: &Address, deadline: Deadline) -> Result<Option<Listener>> {
+        let _lock = self.lock(deadline)?;
         if let Some(folder) = &self.folder {
             remove_if_dead(&folder.join(file_name(&address.text)));
         }
@@ -108,7 +118,13 @@ impl Namespace {
     /// Removes the socket files that nobody listens on any more.
     fn sweep(&self) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        let _lock = self.lock()?;
+        let _lock = match self.lock(SWEEP.into()) {
+            Ok(lock) => lock,
+            Err(error) => {
+                tracing::warn!(%error, "dead sockets are left where they are");
+                return Ok(());
+            }
+        };
         let entries =
             std::fs::read_dir(folder).map_err(|e| Error::io(format!("reading {}", folder.display()), e))?;
         for entry in entries.flatten() {
@@ -117,13 +133,29 @@ impl Namespace {
         Ok(())
     }
 
-    fn lock(&self) -> Result<Option<OwnedFd>> {
+    /// The folder's lock. Whoever holds it may be stopped, so it is not waited for without end.
+    fn lock(&self, deadline: Deadline) -> Result<Option<Lock>> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let what = || format!("locking {}", folder.display());
         let fd = fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| Error::io(what(), e))?;
-        fs::flock(&fd, FlockOperation::LockExclusive).map_err(|e| Error::io(what(), e))?;
-        Ok(Some(fd))
+        loop {
+            match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Lock(fd.into()))),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if !deadline.has_passed() => std::thread::sleep(Duration::from_millis(1)),
+                Err(e) => return Err(Error::io(what(), e)),
+            }
+        }
+    }
+}
+
+/// The folder's lock, held until it is dropped: also if a child has been forked meanwhile that still holds it open.
+struct Lock(HubFd);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -145,6 +177,16 @@ fn remove_if_dead(path: &Path) {
 
 fn check_folder(folder: &Path) -> Result<()> {
     let refuse = |why: String| Error::invalid("COMM_RUNTIME_DIR", format!("{}: {why}", folder.display()));
+    if !folder.is_absolute() {
+        return Err(refuse(
+            "it must be an absolute path: processes in different folders would not meet".into(),
+        ));
+    }
+    let most = ADDRESS_ROOM - FILE_ROOM;
+    let len = folder.as_os_str().len();
+    if len > most {
+        return Err(refuse(format!("the path has {len} bytes, and a socket in it has room for {most}")));
+    }
     let found = fs::lstat(folder).map_err(|e| refuse(e.to_string()))?;
     if fs::FileType::from_raw_mode(found.st_mode) != fs::FileType::Directory {
         return Err(refuse("it is not a directory".into()));

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use super::fds::HubFd;
 use super::identity::Nonce;
 use super::liveness::LifeWord;
 use crate::error::PeerState;
@@ -18,19 +19,28 @@ pub(crate) struct Peer {
     nonce: Nonce,
     pid: Option<u32>,
     life: Arc<LifeWord>,
-    bell: OwnedFd,
+    bell: HubFd,
+    /// Whether its kernel marks its life word. Else the end of its connections is what tells of its death.
+    robust: bool,
     segments: Mutex<HashMap<u64, Arc<Segment>>>,
     changed: Condvar,
     dead: AtomicBool,
 }
 
 impl Peer {
-    pub(super) fn new(nonce: Nonce, pid: Option<u32>, life: Arc<LifeWord>, bell: OwnedFd) -> Peer {
+    pub(super) fn new(
+        nonce: Nonce,
+        pid: Option<u32>,
+        life: Arc<LifeWord>,
+        bell: OwnedFd,
+        robust: bool,
+    ) -> Peer {
         Peer {
             nonce,
             pid,
             life,
-            bell,
+            bell: bell.into(),
+            robust,
             segments: Mutex::default(),
             changed: Condvar::new(),
             dead: AtomicBool::new(false),
@@ -48,6 +58,11 @@ impl Peer {
     /// Its pid, where this process's pid namespace shows it.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.pid
+    }
+
+    /// Whether its process is gone, now that a connection to it has ended.
+    pub(super) fn is_gone(&self) -> bool {
+        !self.robust || self.life.is_dead()
     }
 
     /// Wakes the peer's reactor.
@@ -104,17 +119,26 @@ impl Peer {
 }
 
 /// Adds one to an eventfd. It can only refuse when it is full, and then its owner has been told already.
-pub(super) fn ring(bell: &OwnedFd) {
+pub(super) fn ring(bell: &HubFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+/// Whether there is a process of this pid that is not a zombie.
+pub(super) fn process_exists(pid: u32) -> bool {
+    !matches!(state_letter(pid), None | Some('Z' | 'X'))
 }
 
 /// Whether a process is stopped. Its threads are stopped one by one, the first of them is the one that is looked at.
 pub(super) fn process_state(pid: u32) -> PeerState {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return PeerState::Unknown };
-    // The name in parentheses may contain anything, so the state is what follows the last one.
-    match stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next()) {
+    match state_letter(pid) {
         Some('T' | 't') => PeerState::Stopped,
         Some(_) => PeerState::NotArrived,
         None => PeerState::Unknown,
     }
+}
+
+fn state_letter(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may contain anything, so the state is what follows the last one.
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }

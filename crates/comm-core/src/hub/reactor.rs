@@ -1,7 +1,7 @@
 //! The thread that serves sockets, wakes tasks, and knows the next deadline of a task.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
+use super::fds::HubFd;
 use super::peer::ring;
 use crate::error::{Error, Result};
 use crate::sync::lock;
@@ -22,6 +23,9 @@ use crate::wait::Deadline;
 pub(crate) enum Keep {
     /// Go on watching it.
     Yes,
+    /// It is ready but cannot be served now, for want of descriptors, say: look again in a moment. Until then it is not
+    /// watched, for it would be found ready at once.
+    Later,
     /// It is done: forget it, and close what it holds.
     No,
 }
@@ -35,6 +39,11 @@ pub(crate) trait Source: Send + Sync {
 }
 
 const BELL: u64 = 0;
+/// How long a source that said [`Keep::Later`] is left alone.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Most packets or connections that a source takes in one turn: whoever floods one must not keep the others waiting.
+pub(crate) const TURN: usize = 64;
 
 /// The deadline of a task.
 pub(crate) struct Timer {
@@ -66,12 +75,20 @@ impl Timer {
 
 type Timers = BTreeMap<(Instant, u64), Arc<Timer>>;
 
+#[derive(Clone)]
+struct Watched {
+    source: Arc<dyn Source>,
+    flags: epoll::EventFlags,
+}
+
 /// The reactor of a hub.
 pub(crate) struct Reactor {
-    epoll: OwnedFd,
-    bell: OwnedFd,
+    epoll: HubFd,
+    bell: HubFd,
     next_token: AtomicU64,
-    sources: Mutex<HashMap<u64, Arc<dyn Source>>>,
+    sources: Mutex<HashMap<u64, Watched>>,
+    /// The sources that are left alone, and until when.
+    paused: Mutex<Vec<(Instant, u64)>>,
     timers: Mutex<Timers>,
 }
 
@@ -84,16 +101,17 @@ impl Reactor {
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(|e| Error::io("watching an eventfd", e))?;
         Ok(Reactor {
-            epoll,
-            bell,
+            epoll: epoll.into(),
+            bell: bell.into(),
             next_token: AtomicU64::new(BELL + 1),
             sources: Mutex::default(),
+            paused: Mutex::default(),
             timers: Mutex::default(),
         })
     }
 
     /// The eventfd that peers write.
-    pub(super) fn bell(&self) -> &OwnedFd {
+    pub(super) fn bell(&self) -> &HubFd {
         &self.bell
     }
 
@@ -109,7 +127,7 @@ impl Reactor {
 
     /// Watches a source until it says [`Keep::No`] or is removed.
     pub(crate) fn add(&self, token: u64, flags: epoll::EventFlags, source: Arc<dyn Source>) -> Result<()> {
-        self.sources().insert(token, source.clone());
+        self.sources().insert(token, Watched { source: source.clone(), flags });
         epoll::add(&self.epoll, source.fd(), epoll::EventData::new_u64(token), flags).map_err(|e| {
             self.sources().remove(&token);
             Error::io("watching a socket", e)
@@ -119,9 +137,9 @@ impl Reactor {
     /// Forgets a source. To close its descriptor would not do: where a duplicate lives on, in this process, in a peer
     /// or in a forked child, an epoll goes on watching.
     pub(crate) fn remove(&self, token: u64) {
-        let source = self.sources().remove(&token);
-        if let Some(source) = source {
-            let _ = epoll::delete(&self.epoll, source.fd());
+        let watched = self.sources().remove(&token);
+        if let Some(watched) = watched {
+            let _ = epoll::delete(&self.epoll, watched.source.fd());
         }
     }
 
@@ -156,7 +174,10 @@ impl Reactor {
         let mut events = Vec::with_capacity(64);
         loop {
             let now = Instant::now();
-            let next = self.timers().keys().next().map(|(at, _)| at.saturating_duration_since(now));
+            let timer = self.timers().keys().next().map(|(at, _)| *at);
+            let paused = self.paused().iter().map(|(until, _)| *until).min();
+            let next = [timer, paused].into_iter().flatten().min();
+            let next = next.map(|next| next.saturating_duration_since(now));
             let timeout =
                 next.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
             events.clear();
@@ -177,15 +198,40 @@ impl Reactor {
                 }
             }
             self.fire();
+            self.resume();
         }
     }
 
-    fn serve(&self, token: u64) {
-        let Some(source) = self.sources().get(&token).cloned() else { return };
+    /// Lets a source do what it can do now. Called on the reactor thread.
+    pub(super) fn serve(&self, token: u64) {
+        let Some(watched) = self.sources().get(&token).cloned() else { return };
         let mut keep = Keep::No;
-        guarded(|| keep = source.ready(token));
-        if keep == Keep::No {
-            self.remove(token);
+        guarded(|| keep = watched.source.ready(token));
+        match keep {
+            Keep::Yes => {}
+            Keep::Later => {
+                if self.rewatch(token, &watched, epoll::EventFlags::empty()) {
+                    self.paused().push((Instant::now() + PAUSE, token));
+                }
+            }
+            Keep::No => self.remove(token),
+        }
+    }
+
+    fn rewatch(&self, token: u64, watched: &Watched, flags: epoll::EventFlags) -> bool {
+        let data = epoll::EventData::new_u64(token);
+        epoll::modify(&self.epoll, watched.source.fd(), data, flags).is_ok()
+    }
+
+    /// Watches the sources again that have been left alone long enough.
+    fn resume(&self) {
+        let now = Instant::now();
+        let due: Vec<(Instant, u64)> = self.paused().extract_if(.., |(until, _)| *until <= now).collect();
+        for (_, token) in due {
+            let watched = self.sources().get(&token).cloned();
+            if let Some(watched) = watched {
+                self.rewatch(token, &watched, watched.flags);
+            }
         }
     }
 
@@ -209,8 +255,12 @@ impl Reactor {
         }
     }
 
-    fn sources(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Source>>> {
+    fn sources(&self) -> MutexGuard<'_, HashMap<u64, Watched>> {
         lock(&self.sources)
+    }
+
+    fn paused(&self) -> MutexGuard<'_, Vec<(Instant, u64)>> {
+        lock(&self.paused)
     }
 
     fn timers(&self) -> MutexGuard<'_, Timers> {

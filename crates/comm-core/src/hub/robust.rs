@@ -75,10 +75,27 @@ pub(super) fn is_dead(word: &AtomicU32, alive: u32) -> bool {
     look(word) != alive
 }
 
-/// The value of a word whose owner lives; `None` if it is dead or was never marked.
-pub(super) fn living_value(word: &AtomicU32) -> Option<u32> {
+/// What a word says when it is first seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its owner lives, and this is the value as long as he does.
+    Alive(u32),
+    /// The kernel says that its owner is gone.
+    Died,
+    /// It was never marked.
+    Never(u32),
+}
+
+/// See [`State`].
+pub(super) fn state(word: &AtomicU32) -> State {
     let value = look(word);
-    (value & WAITERS != 0 && value & OWNER_DIED == 0).then_some(value)
+    if value & OWNER_DIED != 0 {
+        State::Died
+    } else if value & WAITERS != 0 && value & !WAITERS != 0 {
+        State::Alive(value)
+    } else {
+        State::Never(value)
+    }
 }
 
 /// A word to sleep on, and the value it has as long as there is nothing to see.

@@ -3,7 +3,7 @@
 //! While a team comes together its desk is kept by the host; afterwards every process of the team keeps one on a
 //! duplicate of the same socket, so the name is held, and answered for, until the last of them has left.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
 use rustix::event::epoll::EventFlags;
@@ -12,8 +12,10 @@ use rustix::io::Errno;
 use super::messages::{Answer, Request};
 use crate::error::{Error, Result};
 use crate::hub::hello::{self, Purpose};
-use crate::hub::reactor::{Keep, Source};
-use crate::hub::socket::{Listener, Socket};
+use crate::hub::lobby;
+use crate::hub::reactor::{Keep, Source, TURN};
+use crate::hub::sender::Sender;
+use crate::hub::socket::Listener;
 use crate::hub::{Hub, Nonce};
 use crate::wire;
 
@@ -54,44 +56,32 @@ impl Source for Desk {
 
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
-        loop {
-            if !self.clerk.is_open() {
-                return Keep::No;
-            }
-            match self.listener.accept() {
-                Ok(Some(socket)) => {
-                    if Arc::strong_count(&self.clerk) > MAX_VISITORS {
-                        tracing::warn!("too many connections to one name; the newest is dropped");
-                        continue;
-                    }
-                    let token = hub.reactor().token();
-                    let visitor = Arc::new_cyclic(|me| Visitor {
-                        me: me.clone(),
-                        socket,
-                        token,
-                        hub: self.hub.clone(),
-                        nonce: OnceLock::new(),
-                        clerk: self.clerk.clone(),
-                    });
-                    let flags = EventFlags::IN | EventFlags::RDHUP;
-                    if let Err(error) = hub.reactor().add(token, flags, visitor) {
-                        tracing::warn!(%error, "a connection cannot be watched");
-                    }
+        lobby::admit(
+            &hub,
+            &self.listener,
+            || self.clerk.is_open(),
+            |socket, token| {
+                if Arc::strong_count(&self.clerk) > MAX_VISITORS {
+                    tracing::warn!("too many connections to one name; the newest is dropped");
+                    return None;
                 }
-                Ok(None) => return Keep::Yes,
-                Err(error) => {
-                    tracing::warn!(%error, "accepting a connection failed");
-                    return Keep::Yes;
-                }
-            }
-        }
+                Some(Arc::new_cyclic(|me| Visitor {
+                    me: me.clone(),
+                    sender: Sender::new(socket, self.hub.clone()),
+                    token,
+                    hub: self.hub.clone(),
+                    nonce: OnceLock::new(),
+                    clerk: self.clerk.clone(),
+                }))
+            },
+        )
     }
 }
 
 /// One connection to a desk.
 pub(super) struct Visitor {
     me: Weak<Visitor>,
-    socket: Socket,
+    sender: Arc<Sender>,
     token: u64,
     hub: Weak<Hub>,
     /// Known once it has greeted.
@@ -109,20 +99,26 @@ impl Visitor {
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
-        self.socket.peer_pid()
+        self.sender.socket().peer_pid()
     }
 
-    /// Sends an answer; one that cannot be sent is to somebody who is gone.
-    pub(super) fn answer(&self, answer: &Answer, fds: &[BorrowedFd<'_>]) {
-        let Some(hub) = self.hub.upgrade() else { return };
-        match wire::encode(answer) {
-            Ok(body) => {
-                let packet = hello::greet(Purpose::Answer, hub.nonce(), hub.boot(), &body);
-                if let Err(error) = self.socket.send(&packet, fds) {
-                    tracing::debug!(%error, "an answer could not be sent");
-                }
-            }
-            Err(error) => tracing::error!(%error, "an answer could not be encoded"),
+    /// Sends an answer, with duplicates of some descriptors.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if they cannot be duplicated.
+    pub(super) fn answer(&self, answer: &Answer, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        let Some(hub) = self.hub.upgrade() else { return Ok(()) };
+        let fds: std::io::Result<Vec<OwnedFd>> = fds.iter().map(|fd| fd.try_clone_to_owned()).collect();
+        let fds = fds.map_err(|e| Error::io("duplicating a descriptor", e))?;
+        let body = wire::encode(answer)?;
+        self.sender.push(hello::greet(Purpose::Answer, hub.nonce(), hub.boot(), &body), fds);
+        Ok(())
+    }
+
+    /// Sends an answer that has no descriptors.
+    pub(super) fn say(&self, answer: &Answer) {
+        if let Err(error) = self.answer(answer, &[]) {
+            tracing::error!(%error, "an answer cannot be sent");
         }
     }
 
@@ -137,14 +133,14 @@ impl Visitor {
         };
         let Some(me) = self.me.upgrade() else { return Ok(()) };
         if let Some(answer) = self.clerk.asked(&me, request) {
-            self.answer(&answer, &[]);
+            self.say(&answer);
         }
         Ok(())
     }
 
     fn serve(&self, hub: &Hub) -> Result<Keep> {
-        loop {
-            match self.socket.receive() {
+        for _ in 0..TURN {
+            match self.sender.socket().receive() {
                 Ok(Some(packet)) => self.take(hub, &packet.bytes)?,
                 Ok(None) => return Ok(Keep::No),
                 Err(Errno::AGAIN) => return Ok(Keep::Yes),
@@ -152,22 +148,26 @@ impl Visitor {
                 Err(_) => return Ok(Keep::No),
             }
         }
+        Ok(Keep::Yes)
     }
 }
 
 impl Source for Visitor {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.sender.socket().as_fd()
     }
 
-    fn ready(&self, _token: u64) -> Keep {
+    fn ready(&self, token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
         let keep = self.serve(&hub).unwrap_or_else(|error| {
             tracing::warn!(%error, pid = self.pid(), "a connection to a name was refused");
             // He may be one of ours from another build: tell him, with a greeting that tells him ours.
-            self.answer(&Answer::Refused(error.to_string()), &[]);
+            self.say(&Answer::Refused(error.to_string()));
             Keep::No
         });
+        if keep == Keep::No || self.nonce.get().is_some() {
+            hub.lobby.leave(token);
+        }
         if keep == Keep::No {
             self.clerk.gone(self);
         }

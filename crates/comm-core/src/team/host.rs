@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::control::{Control, MAX_RANKS, TeamId};
@@ -13,6 +14,9 @@ use crate::hub::socket::Listener;
 use crate::hub::{Hub, Nonce};
 use crate::point;
 use crate::sync::lock;
+
+/// Those who wait are told at most this often who else is there.
+const NEWS: Duration = Duration::from_millis(100);
 
 /// A rank that has arrived.
 struct Arrived {
@@ -28,6 +32,8 @@ enum State {
         arrived: BTreeMap<u32, Arrived>,
         /// A duplicate of the desk's socket, to be handed to every process of the team.
         name: OwnedFd,
+        /// When all were last told who is there.
+        told: Option<Instant>,
     },
     /// The ranks disagreed. Those who come late are told so too, until all have been, or until one comes again.
     Failed {
@@ -41,6 +47,7 @@ enum State {
 
 /// Gathers the ranks of one team.
 pub(super) struct Host {
+    me: Weak<Host>,
     hub: Weak<Hub>,
     team: String,
     desk: OnceLock<u64>,
@@ -54,9 +61,14 @@ impl Host {
             .as_fd()
             .try_clone_to_owned()
             .map_err(|e| Error::io("duplicating the socket of a name", e))?;
-        let state = Mutex::new(State::Gathering { arrived: BTreeMap::new(), name });
-        let desk = OnceLock::new();
-        let host = Arc::new(Host { hub: Arc::downgrade(hub), team: team.to_string(), desk, state });
+        let state = Mutex::new(State::Gathering { arrived: BTreeMap::new(), name, told: None });
+        let host = Arc::new_cyclic(|me| Host {
+            me: me.clone(),
+            hub: Arc::downgrade(hub),
+            team: team.to_string(),
+            desk: OnceLock::new(),
+            state,
+        });
         let desk = Desk::open(hub, listener, host.clone())?;
         let _ = host.desk.set(desk);
         Ok(())
@@ -121,14 +133,36 @@ impl Host {
         let block = control.segment().share()?;
         let welcome = Answer::Welcome(Welcome { id, processes, process_of });
         for rank in arrived.values() {
-            rank.visitor.answer(&welcome, &[block.as_fd(), name.as_fd()]);
+            rank.visitor.answer(&welcome, &[block.as_fd(), name.as_fd()])?;
             point!("host.welcoming");
         }
         Ok(())
     }
 
+    /// Nobody is told of a disagreement for ever: when those who were asked to come have had their time, the name is
+    /// free.
+    fn forget_at(&self, until: Instant) {
+        let Some(hub) = self.hub.upgrade() else { return };
+        let waker = Waker::from(Arc::new(Forget(self.me.clone())));
+        // The timer is not needed again: it fires, and is gone.
+        let _ = hub.reactor().arm(until.into(), &waker);
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+/// Closes the desk of a join that has failed, when its time is over.
+struct Forget(Weak<Host>);
+
+impl Wake for Forget {
+    fn wake(self: Arc<Self>) {
+        let Some(host) = self.0.upgrade() else { return };
+        let mut state = host.lock();
+        if matches!(*state, State::Failed { .. }) {
+            host.close(&mut state);
+        }
     }
 }
 
@@ -150,8 +184,8 @@ fn odd_size(arrived: &BTreeMap<u32, Arrived>) -> Option<(u32, u32, u32)> {
 impl Clerk for Host {
     fn asked(&self, visitor: &Arc<Visitor>, request: Request) -> Option<Answer> {
         let mut state = self.lock();
-        let (arrived, name) = match &mut *state {
-            State::Gathering { arrived, name } => (arrived, name),
+        let (arrived, name, news) = match &mut *state {
+            State::Gathering { arrived, name, told } => (arrived, name, told),
             State::Closed => return Some(Answer::Over),
             State::Failed { verdict, told, of, until } => {
                 let Request::Join { rank, .. } = request else { return Some(verdict.clone()) };
@@ -168,7 +202,17 @@ impl Clerk for Host {
             }
         };
         let (rank, size, hub, patience_ms) = match request {
-            Request::WhoArrived => return Some(Answer::Arrived(arrived.keys().copied().collect())),
+            Request::WhoArrived => {
+                let who = Answer::Arrived(arrived.keys().copied().collect());
+                // Whoever asks is about to leave, and this process with him, perhaps. Others will give up at the same
+                // moment: they should know now that he was there.
+                if news.is_none_or(|when| when.elapsed() >= NEWS) {
+                    *news = Some(Instant::now());
+                    let others = arrived.values().filter(|a| !Arc::ptr_eq(&a.visitor, visitor));
+                    others.for_each(|a| a.visitor.say(&who));
+                }
+                return Some(who);
+            }
             Request::Join { team, .. } if team != self.team => {
                 return Some(Answer::Refused(format!(
                     "the name of this socket is {:?}, not {team:?}",
@@ -183,7 +227,7 @@ impl Clerk for Host {
             Outcome::Complete => {
                 if let Err(error) = Host::complete(arrived, name) {
                     let refused = Answer::Refused(error.to_string());
-                    arrived.values().for_each(|rank| rank.visitor.answer(&refused, &[]));
+                    arrived.values().for_each(|rank| rank.visitor.say(&refused));
                 }
                 self.close(&mut state);
                 None
@@ -194,7 +238,7 @@ impl Clerk for Host {
                 let mut told: BTreeSet<u32> = arrived.keys().copied().collect();
                 for rank in arrived.values() {
                     if !Arc::ptr_eq(&rank.visitor, visitor) {
-                        rank.visitor.answer(&verdict, &[]);
+                        rank.visitor.say(&verdict);
                     }
                 }
                 told.insert(rank);
@@ -204,6 +248,8 @@ impl Clerk for Host {
                     self.close(&mut state);
                 } else {
                     *state = State::Failed { verdict, told, of, until };
+                    drop(state);
+                    self.forget_at(until);
                 }
                 Some(answer)
             }
@@ -213,8 +259,10 @@ impl Clerk for Host {
     fn gone(&self, visitor: &Visitor) {
         let mut state = self.lock();
         if let State::Gathering { arrived, .. } = &mut *state {
+            let before = arrived.len();
             arrived.retain(|_, a| a.visitor.token() != visitor.token());
-            if arrived.is_empty() {
+            // Somebody who looks in and goes, before the first has arrived, is no reason to close.
+            if arrived.is_empty() && before > 0 {
                 // Everybody has given up: whoever comes next binds the name anew.
                 self.close(&mut state);
             }

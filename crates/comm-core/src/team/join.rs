@@ -1,8 +1,9 @@
 //! Joining a team, from the side of one rank.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -23,7 +24,10 @@ use crate::wait::{Deadline, Next, Patience};
 use crate::wire;
 
 /// How long one who gives up waits to be told who was there.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const LAST_WORDS: Duration = Duration::from_millis(250);
+
+/// Who was there so long ago counts as having arrived: ranks that give up together do not name each other.
+const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The first and the longest pause before coming again to a name that is not free yet.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
@@ -39,6 +43,8 @@ pub(super) struct Joining<'a> {
     address: Address,
     /// Whether the last attempt found the name in use by a team that this rank has left.
     name_lingers: bool,
+    /// When each of the other ranks was last said to be there.
+    seen: BTreeMap<usize, Instant>,
 }
 
 /// What one attempt came to.
@@ -48,7 +54,7 @@ enum Attempt {
     Again {
         pause: bool,
     },
-    GaveUp(Vec<usize>),
+    GaveUp,
 }
 
 impl<'a> Joining<'a> {
@@ -61,7 +67,8 @@ impl<'a> Joining<'a> {
     ) -> Result<Joining<'a>> {
         let address = hub.namespace().address("team", name)?;
         let patience = Patience::sleeping(deadline);
-        Ok(Joining { hub, name, rank, size, deadline, patience, address, name_lingers: false })
+        let seen = BTreeMap::new();
+        Ok(Joining { hub, name, rank, size, deadline, patience, address, name_lingers: false, seen })
     }
 
     /// Comes until welcomed, refused, or out of time; then opens the team.
@@ -73,11 +80,11 @@ impl<'a> Joining<'a> {
                     point!("join.welcomed");
                     return self.open(*welcome, fds);
                 }
-                Attempt::GaveUp(arrived) => return Err(self.timed_out(&arrived)),
+                Attempt::GaveUp => return Err(self.timed_out()),
                 Attempt::Again { pause: false } => {}
                 Attempt::Again { pause: true } => {
                     if let Next::GiveUp = self.patience.next() {
-                        return Err(self.timed_out(&[]));
+                        return Err(self.timed_out());
                     }
                     std::thread::sleep(pause.min(self.deadline.remaining()));
                     pause = (pause * 2).min(PAUSE.1);
@@ -90,7 +97,7 @@ impl<'a> Joining<'a> {
         let socket = match socket::connect(&self.address) {
             Ok(socket) => socket,
             Err(Errno::CONNREFUSED | Errno::NOENT) => {
-                return Ok(match self.hub.namespace().claim(&self.address)? {
+                return Ok(match self.hub.namespace().claim(&self.address, self.deadline)? {
                     Some(listener) => {
                         point!("join.bound");
                         Host::open(self.hub, listener, self.name)?;
@@ -100,6 +107,12 @@ impl<'a> Joining<'a> {
                 });
             }
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Attempt::Again { pause: true }),
+            Err(Errno::PROTOTYPE) => {
+                return Err(Error::bad_peer(format!(
+                    "the name {:?} ({}) is held by a socket of another kind, so by another program",
+                    self.name, self.address
+                )));
+            }
             Err(e) => return Err(Error::io(format!("connecting to {}", self.address), e)),
         };
         if let Some(uid) = socket.foreign_uid() {
@@ -126,22 +139,31 @@ impl<'a> Joining<'a> {
         point!("join.asked");
         loop {
             match socket.receive() {
-                Ok(Some(packet)) => return self.answered(packet),
+                Ok(Some(packet)) => {
+                    if let Some(attempt) = self.answered(packet)? {
+                        return Ok(attempt);
+                    }
+                    if self.deadline.has_passed() {
+                        return self.last_words(&socket);
+                    }
+                }
                 Ok(None) | Err(Errno::CONNRESET) => return Ok(Attempt::Again { pause: true }),
                 Err(Errno::AGAIN) => match self.patience.next() {
                     Next::Look => {}
                     Next::Sleep(slice) => socket.await_readable(slice),
                     Next::GiveUp => return self.last_words(&socket),
                 },
+                Err(Errno::MSGSIZE) => return Err(Error::bad_peer("an answer that is too large")),
                 Err(e) => return Err(Error::io(format!("reading from {}", self.address), e)),
             }
         }
     }
 
-    fn answered(&mut self, packet: Packet) -> Result<Attempt> {
+    /// What an answer comes to; `None` if it only says who is there.
+    fn answered(&mut self, packet: Packet) -> Result<Option<Attempt>> {
         let (_, body) = hello::check(&packet.bytes, Purpose::Answer, self.hub.boot())?;
         self.name_lingers = false;
-        Ok(match wire::decode(body)? {
+        Ok(Some(match wire::decode(body)? {
             Answer::Welcome(welcome) => Attempt::Welcome(Box::new(welcome), packet.fds),
             Answer::InUse => return Err(Error::NameInUse { name: self.name.to_string() }),
             Answer::Later => {
@@ -156,24 +178,35 @@ impl<'a> Joining<'a> {
                 let (rank, field) = (rank as usize, field.name());
                 return Err(Error::Mismatch { rank, field, theirs, others, at: Box::new(self.at()) });
             }
-            Answer::Arrived(_) => return Err(Error::bad_peer("an answer that nobody asked for")),
-        })
+            Answer::Arrived(ranks) => {
+                let now = Instant::now();
+                let ranks = ranks.into_iter().map(|rank| rank as usize).filter(|&rank| rank < self.size);
+                self.seen.extend(ranks.map(|rank| (rank, now)));
+                return Ok(None);
+            }
+        }))
     }
 
     /// Asks who was there, so that the error can say who was not.
     fn last_words(&mut self, socket: &Socket) -> Result<Attempt> {
-        if let Ok(request) = wire::encode(&Request::WhoArrived) {
-            let _ = socket.send(&request, &[]);
-            socket.await_readable(LAST_WORDS);
-        }
-        let Ok(Some(packet)) = socket.receive() else { return Ok(Attempt::GaveUp(vec![])) };
-        let (_, body) = hello::check(&packet.bytes, Purpose::Answer, self.hub.boot())?;
-        match wire::decode(body)? {
-            Answer::Arrived(ranks) => {
-                Ok(Attempt::GaveUp(ranks.into_iter().map(|rank| rank as usize).collect()))
+        let until = Instant::now() + LAST_WORDS;
+        let asked = wire::encode(&Request::WhoArrived).is_ok_and(|ask| socket.send(&ask, &[]).is_ok());
+        let mut told = !asked;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match socket.receive() {
+                Ok(Some(packet)) => match self.answered(packet)? {
+                    // The last one came just now.
+                    Some(Attempt::Welcome(welcome, fds)) => return Ok(Attempt::Welcome(welcome, fds)),
+                    Some(_) => return Ok(Attempt::GaveUp),
+                    None => told = true,
+                },
+                Err(Errno::AGAIN) if !told && !left.is_zero() => socket.await_readable(left),
+                _ => return Ok(Attempt::GaveUp),
             }
-            // The last one came just now.
-            _ => self.answered(packet),
+            if left.is_zero() {
+                return Ok(Attempt::GaveUp);
+            }
         }
     }
 
@@ -186,11 +219,12 @@ impl<'a> Joining<'a> {
         }
     }
 
-    fn timed_out(&self, arrived: &[usize]) -> Error {
+    fn timed_out(&self) -> Error {
         if self.name_lingers {
             return Error::NameInUse { name: self.name.to_string() };
         }
-        let missing = (0..self.size).filter(|r| *r != self.rank && !arrived.contains(r));
+        let there = |rank: &usize| self.seen.get(rank).is_some_and(|when| when.elapsed() <= TOGETHER);
+        let missing = (0..self.size).filter(|rank| *rank != self.rank && !there(rank));
         let missing: Vec<_> = missing.map(|rank| Missing { rank, state: PeerState::Unknown }).collect();
         let instance = self.hub.instance();
         let what = if instance.shared {
@@ -223,22 +257,30 @@ impl<'a> Joining<'a> {
             && process_of.iter().all(|&p| p < processes.len())
             && (0..processes.len()).all(|p| process_of.contains(&p))
             && processes[process_of[self.rank]].0 == self.hub.nonce();
-        if !sound {
+        let (nonces, hub_names): (Vec<_>, Vec<_>) = processes.into_iter().unzip();
+        let distinct = nonces.iter().enumerate().all(|(i, nonce)| !nonces[..i].contains(nonce));
+        if !sound || !distinct {
             return Err(Error::bad_peer("a welcome that contradicts itself"));
         }
-        let (nonces, hub_names): (Vec<_>, Vec<_>) = processes.into_iter().unzip();
-        let team = self.hub.teams.open(id, |register| {
+        let make = |register: &dyn Fn(&Arc<TeamShared>)| {
             let control = self.map(block, id, nonces.len())?;
-            let hub = self.hub.clone();
-            let team = TeamShared::new(self.name.to_string(), id, hub, control, &nonces, process_of)?;
+            let (hub, place) = (self.hub.clone(), process_of.clone());
+            let team = TeamShared::new(self.name.to_string(), id, hub, control, &nonces, place)?;
             let team = Arc::new(team);
             register(&team);
             Ok(team)
-        })?;
+        };
+        let team = self.hub.teams.open(id, make)?;
+        // Another rank of this process may have opened it, or it is another team, and the host repeats its id.
+        if !team.is(self.name, &nonces, &process_of) {
+            return Err(Error::bad_peer("a welcome with the id of another team"));
+        }
         self.settle_in(&team, Listener::from(name), &hub_names).map_err(|error| {
             // The others count on this rank by now.
             let reason = format!("rank {} could not join: {error}", self.rank);
             team.end(&Ending::Aborted { by: self.rank, reason });
+            // And it may come for the next team of this name.
+            team.leave(self.rank, 0);
             error
         })?;
         Ok(team)

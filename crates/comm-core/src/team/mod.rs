@@ -43,6 +43,8 @@ mod ending;
 mod exchange;
 mod guard;
 mod host;
+#[cfg(test)]
+mod hostile;
 mod join;
 mod messages;
 mod op;

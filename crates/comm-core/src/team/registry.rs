@@ -55,6 +55,11 @@ impl Registry {
         lock(&self.done_with).extend(teams);
     }
 
+    /// Tells the teams of a process that the link to it is lost.
+    pub(crate) fn link_broke(&self, nonce: Nonce, why: &str) {
+        self.all().iter().for_each(|team| team.link_broke(nonce, why));
+    }
+
     /// What the reactor does when it is rung.
     pub(crate) fn rung(&self) {
         self.all().iter().for_each(|team| team.wake_marked_tasks());

@@ -103,6 +103,13 @@ impl TeamShared {
         Ok(())
     }
 
+    /// Whether it is the team that a welcome describes.
+    pub(crate) fn is(&self, name: &str, nonces: &[Nonce], process_of: &[usize]) -> bool {
+        self.name == name
+            && self.process_of == process_of
+            && self.processes.iter().map(|p| p.nonce).eq(nonces.iter().copied())
+    }
+
     /// Holds the name no longer for one rank. With the last of them the name is free here, whoever else keeps the team.
     pub(crate) fn release_name(&self) {
         let desk = {
@@ -196,6 +203,15 @@ impl TeamShared {
             Some(&rank) => self.end(&Ending::Lost { rank, how: LostHow::Died }),
             // All had left: nobody is lost, but what a rank wrote last without waking anybody is looked at again.
             None => self.wake_everybody(),
+        }
+    }
+
+    /// The link to a process is lost, and the process is not: the team cannot go on, unless that process has left it.
+    pub(crate) fn link_broke(&self, nonce: Nonce, why: &str) {
+        let Some(process) = self.processes.iter().find(|p| p.nonce == nonce) else { return };
+        if let Some(rank) = process.ranks.iter().find(|&&rank| self.control.left_after(rank).is_none()) {
+            let reason = format!("the link to the process of rank {rank} broke: {why}");
+            self.end(&Ending::Aborted { by: self.own_lowest_rank(), reason });
         }
     }
 

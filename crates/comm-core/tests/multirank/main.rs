@@ -3,7 +3,9 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test says what went wrong by panicking"
+    clippy::exit,
+    clippy::print_stdout,
+    reason = "a test says what went wrong by panicking, exits where that is the case, and is heard on stdout"
 )]
 
 mod fault;

@@ -8,9 +8,9 @@
 
 mod collective;
 mod fault;
+mod support;
 
 fn main() -> std::process::ExitCode {
     let cases = [collective::cases(), fault::cases()].concat();
-    let programs = [collective::PROGRAMS, fault::PROGRAMS].concat();
-    comm_testkit::main(&cases, &programs)
+    comm_testkit::main(&cases, fault::PROGRAMS)
 }

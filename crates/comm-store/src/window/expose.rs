@@ -46,6 +46,29 @@ impl Window {
     ///
     /// If `abroad`, peers in other processes read it too: then it must lie in a block of the arena of tensors.
     ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+    /// use comm_store::Window;
+    ///
+    /// let team = Team::join("expose-example", 0, 1, Deadline::default())?;
+    /// let window = Window::alloc(&team, 1, 0, 1, Deadline::default())?;
+    /// let t = Tensor::from_slice(&[3], &[1u8, 2, 3])?.contiguous_in(team.hub().tensors())?;
+    ///
+    /// let mut op = team.begin("show", Deadline::default())?;
+    /// let round = op.seq();
+    /// let exposed = window.expose(0, round, &t, true)?;
+    /// let cell = window.cell(0, 0)?;
+    /// op.meet("the others to expose", |_| cell, round)?;
+    /// let region = window.region(&mut op, 0, 0, round)?;
+    /// let mut bytes = vec![0; region.len()];
+    /// region.read(0, &mut bytes)?;
+    /// region.verify()?; // only now do they count
+    /// assert_eq!(bytes, [1, 2, 3]);
+    /// drop(exposed); // in earnest: once all have read
+    /// op.finish();
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the tensor is not contiguous, or lies where such peers cannot reach it; if the
     /// slot does not exist or the round is 0.

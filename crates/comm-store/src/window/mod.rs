@@ -7,6 +7,8 @@
 
 mod expose;
 mod part;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

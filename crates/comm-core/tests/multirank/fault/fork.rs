@@ -227,7 +227,7 @@ fn in_child(team: &Team, mut held: Held, mut op: OpGuard<'_>, turn: u64, at: &dy
         }
     }
     drop(checks);
-    if turn % 2 == 0 {
+    if turn.is_multiple_of(2) {
         return 0;
     }
     at(50);

@@ -116,31 +116,35 @@ fn held(running: &Running) -> Result<usize, Failed> {
     Err(format!("nobody came there: {:?}, {said:?}", ranks.collect::<Vec<_>>()).into())
 }
 
-/// Those who wait until the time to join is over are told who is missing: the dead, and whoever gave up a moment before.
+/// Those who wait until the time to join is over are told who is missing: the dead, and whoever knows that the team is over.
 fn check_missed(reports: &[RankReport], lost: &[usize], died: u64) -> Result<String, String> {
-    let mut kinds = Vec::new();
+    let mut all = Vec::new();
     for report in reports.iter().filter(|r| !lost.contains(&r.rank)) {
-        let told = Told::by(report)?;
+        let came = report.note("comes").map_or(0, |note| note.at_ns);
+        all.push((report.rank, came, Told::by(report)?));
+    }
+    let knows = |rank: &usize| all.iter().any(|(r, _, told)| r == rank && told.kind == "PeerLost");
+    for (rank, came, told) in &all {
         let fine = match told.kind.as_str() {
             // Far less than a join may take: whoever is in the team already does not wait for those who are not.
             "PeerLost" => told.is_lost(lost, LostHow::Died) && told.at_ns - died < JOIN.as_nanos() as u64 / 2,
             "Timeout" => {
-                let came = report.note("comes").map_or(0, |note| note.at_ns);
-                told.at_ns - came >= JOIN.as_nanos() as u64 && lost.iter().all(|r| told.ranks.contains(r))
+                told.at_ns - came >= JOIN.as_nanos() as u64
+                    && lost.iter().all(|r| told.ranks.contains(r))
+                    && told.ranks.iter().all(|r| lost.contains(r) || knows(r))
             }
             _ => false,
         };
         if !fine {
-            let came = report.note("comes").map_or(0, |note| note.at_ns);
             let ms = (told.at_ns - came) / 1_000_000;
-            return Err(format!(
-                "rank {} in {} was told after {ms} ms: {}",
-                report.rank, told.call, told.text
-            ));
+            return Err(format!("rank {rank} in {} was told after {ms} ms: {}", told.call, told.text));
         }
-        kinds.push(format!("{}: {} {:?}", report.rank, told.kind, told.ranks));
     }
-    Ok(kinds.join(", "))
+    Ok(all
+        .iter()
+        .map(|(rank, _, t)| format!("{rank}: {} {:?}", t.kind, t.ranks))
+        .collect::<Vec<_>>()
+        .join(", "))
 }
 
 fn each(ctx: &LauncherCtx) -> RankResult {

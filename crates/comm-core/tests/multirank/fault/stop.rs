@@ -119,6 +119,7 @@ impl CellRef for Shared {
 
 /// The same, as seen by the rank that sets it.
 enum Target {
+    #[allow(clippy::redundant_allocation, reason = "a team shares things behind an Arc of its own")]
     Here(Arc<Arc<Block>>),
     There(Arc<Segment>, u64),
 }

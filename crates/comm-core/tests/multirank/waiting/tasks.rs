@@ -46,6 +46,7 @@ impl CellRef for Nth {
 
 /// The cells of rank 0, wherever they are seen from.
 enum Cells {
+    #[allow(clippy::redundant_allocation, reason = "a team shares things behind an Arc of its own")]
     Here(Arc<Arc<Block>>),
     There(Arc<Segment>, u64),
 }

@@ -1,0 +1,36 @@
+//! Every operation, over every layout, against serial answers.
+
+use comm_testkit::Case;
+
+mod agreement;
+mod all_gather;
+mod all_reduce;
+mod barrier;
+mod concurrency;
+mod memory;
+mod property;
+mod shard;
+
+const SUITE: &str = "collective";
+const BACKEND: &str = "same-device";
+
+pub fn cases() -> Vec<Case> {
+    [
+        all_reduce::cases(),
+        all_gather::cases(),
+        shard::cases(),
+        barrier::cases(),
+        agreement::cases(),
+        concurrency::cases(),
+        property::cases(),
+        memory::cases(),
+    ]
+    .concat()
+}
+
+fn case(
+    name: impl Into<String>,
+    run: impl Fn(&comm_testkit::RankCtx) -> comm_testkit::RankResult + Send + Sync + 'static,
+) -> Case {
+    Case::ranks(SUITE, name, run).backend(BACKEND)
+}

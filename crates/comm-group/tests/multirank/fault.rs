@@ -1,7 +1,0 @@
-use comm_testkit::{Case, Program};
-
-pub const PROGRAMS: &[Program] = &[];
-
-pub fn cases() -> Vec<Case> {
-    vec![]
-}

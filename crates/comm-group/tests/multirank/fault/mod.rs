@@ -1,0 +1,36 @@
+//! What becomes of a group when a rank dies, panics, stops, or has no memory.
+
+use std::time::Duration;
+
+use comm_testkit::values::SplitMix64;
+use comm_testkit::{Case, LauncherCtx, Program};
+
+mod exit;
+mod kill;
+mod memory;
+mod panic;
+mod program;
+mod report;
+mod rolling;
+mod stop;
+
+const SUITE: &str = "fault";
+const BACKEND: &str = "same-device";
+
+/// Far more than anything here takes.
+const SOON: Duration = Duration::from_secs(20);
+
+/// How long a survivor may take to notice a death.
+const NOTICE: Duration = Duration::from_millis(100);
+
+pub const PROGRAMS: &[Program] = &[program::LOOP, rolling::MEMBER, memory::POOR];
+
+/// Random numbers of a case: others for each point and layout.
+fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
+    let number = point.bytes().fold(ctx.layout() as u64, |n, b| n.wrapping_mul(31) + u64::from(b));
+    ctx.rng().fork(number)
+}
+
+pub fn cases() -> Vec<Case> {
+    [exit::cases(), kill::cases(), rolling::cases(), panic::cases(), stop::cases(), memory::cases()].concat()
+}
