@@ -62,6 +62,8 @@ pub(crate) enum Awaited {
     Dead,
     /// It has not introduced itself by the deadline.
     Missing,
+    /// Nobody needs it any more.
+    Over,
 }
 
 /// The hub of this process.
@@ -245,13 +247,20 @@ impl Hub {
         Ok(linked != Linked::Busy)
     }
 
-    /// The peer, once it has introduced itself.
-    pub(crate) fn await_peer(&self, nonce: Nonce, patience: &mut Patience) -> Awaited {
+    /// The peer, once it has introduced itself. `over` says that it will not be needed; it is asked at each death, and
+    /// every slice.
+    pub(crate) fn await_peer(
+        &self,
+        nonce: Nonce,
+        patience: &mut Patience,
+        over: impl Fn() -> bool,
+    ) -> Awaited {
         let mut peers = self.peers();
         loop {
             match peers.get(&nonce) {
                 Some(Known::Alive(peer)) => return Awaited::Here(peer.clone()),
                 Some(Known::Dead) => return Awaited::Dead,
+                None if over() => return Awaited::Over,
                 None => {}
             }
             match patience.on(&self.peers_changed, peers) {
@@ -348,6 +357,10 @@ impl Hub {
         self.liveness.forget_peer(nonce);
         lock(&self.links).remove(&nonce);
         self.teams.process_died(nonce);
+        // Those who wait for another peer of a team that is over by now: with the lock, so that none of them is between
+        // looking and sleeping.
+        drop(self.peers());
+        self.peers_changed.notify_all();
         self.reactor.ring();
     }
 

@@ -157,11 +157,14 @@ impl TeamShared {
     }
 
     /// Links this process to all others of the team, as far as that has not been done. Peers that are gone are lost.
-    /// Gives the ranks of the processes that did not introduce themselves by the deadline.
+    /// Gives the ranks of the processes that did not introduce themselves by the deadline; none once the team is over.
     pub(crate) fn link(&self, hub_names: &[String], patience: &mut Patience) -> Result<Vec<Missing>> {
         let others = || self.processes.iter().zip(hub_names).filter(|(p, _)| p.nonce != self.hub.nonce());
         for (process, hub_name) in others() {
-            while process.peer.get().is_none() && !self.hub.link_to(process.nonce, hub_name)? {
+            while process.peer.get().is_none()
+                && !self.is_over()
+                && !self.hub.link_to(process.nonce, hub_name)?
+            {
                 match patience.next() {
                     Next::Look => {}
                     Next::Sleep(slice) => std::thread::sleep(slice.min(BUSY)),
@@ -171,7 +174,8 @@ impl TeamShared {
         }
         let mut missing = Vec::new();
         for (process, _) in others().filter(|(process, _)| process.peer.get().is_none()) {
-            match self.hub.await_peer(process.nonce, patience) {
+            match self.hub.await_peer(process.nonce, patience, || self.is_over()) {
+                Awaited::Over => return Ok(vec![]),
                 Awaited::Here(peer) => {
                     // Another rank of this process may have been faster.
                     let _ = process.peer.set(peer);

@@ -116,28 +116,35 @@ fn held(running: &Running) -> Result<usize, Failed> {
     Err(format!("nobody came there: {:?}, {said:?}", ranks.collect::<Vec<_>>()).into())
 }
 
-/// Those who wait until the time to join is over are told who is missing. Whoever gave up a moment before is missing too,
-/// so not all have to say the same, but one must name the dead alone.
-fn check_missed(reports: &[RankReport], lost: &[usize]) -> Result<String, String> {
-    let (mut kinds, mut exact) = (Vec::new(), false);
+/// Those who wait until the time to join is over are told who is missing: the dead, and whoever knows that the team is over.
+fn check_missed(reports: &[RankReport], lost: &[usize], died: u64) -> Result<String, String> {
+    let mut all = Vec::new();
     for report in reports.iter().filter(|r| !lost.contains(&r.rank)) {
-        let told = Told::by(report)?;
+        let came = report.note("comes").map_or(0, |note| note.at_ns);
+        all.push((report.rank, came, Told::by(report)?));
+    }
+    let knows = |rank: &usize| all.iter().any(|(r, _, told)| r == rank && told.kind == "PeerLost");
+    for (rank, came, told) in &all {
         let fine = match told.kind.as_str() {
-            "PeerLost" => told.is_lost(lost, LostHow::Died),
+            // Far less than a join may take: whoever is in the team already does not wait for those who are not.
+            "PeerLost" => told.is_lost(lost, LostHow::Died) && told.at_ns - died < JOIN.as_nanos() as u64 / 2,
             "Timeout" => {
-                let came = report.note("comes").map_or(0, |note| note.at_ns);
-                told.at_ns - came >= JOIN.as_nanos() as u64 && lost.iter().all(|r| told.ranks.contains(r))
+                told.at_ns - came >= JOIN.as_nanos() as u64
+                    && lost.iter().all(|r| told.ranks.contains(r))
+                    && told.ranks.iter().all(|r| lost.contains(r) || knows(r))
             }
             _ => false,
         };
         if !fine {
-            return Err(format!("rank {} in {} was told: {}", report.rank, told.call, told.text));
+            let ms = (told.at_ns - came) / 1_000_000;
+            return Err(format!("rank {rank} in {} was told after {ms} ms: {}", told.call, told.text));
         }
-        exact |= told.ranks == lost;
-        kinds.push(format!("{}: {} {:?}", report.rank, told.kind, told.ranks));
     }
-    let text = kinds.join(", ");
-    if exact { Ok(text) } else { Err(format!("nobody names {lost:?} alone: {text}")) }
+    Ok(all
+        .iter()
+        .map(|(rank, _, t)| format!("{rank}: {} {:?}", t.kind, t.ranks))
+        .collect::<Vec<_>>()
+        .join(", "))
 }
 
 fn each(ctx: &LauncherCtx) -> RankResult {
@@ -168,13 +175,14 @@ fn missed_side_by_side(ctx: &LauncherCtx, sites: &[Site]) -> RankResult {
     let mut struck = Vec::new();
     for site in sites {
         let running = site.spawn(ctx)?;
-        let (victim, _) = site.strike(&running).map_err(|e| format!("{}: {e}", site.point))?;
-        struck.push((site, running, victim));
+        let (victim, died) = site.strike(&running).map_err(|e| format!("{}: {e}", site.point))?;
+        struck.push((site, running, victim, died));
     }
-    for (site, running, victim) in struck {
+    for (site, running, victim, died) in struck {
         let reports = running.wait(SOON);
-        let kinds = check_missed(&reports, running.ranks_of(victim))
-            .map_err(|e| format!("{} (hit {}, process {victim}): {e}", site.point, site.hit))?;
+        let kinds = check_missed(&reports, running.ranks_of(victim), died).map_err(|e| {
+            format!("{} (hit {}, process {victim}): {e}\n{}", site.point, site.hit, running.logs())
+        })?;
         ctx.progress(&format!("{:<15} process {victim}: {kinds}", site.point));
     }
     done()
