@@ -5,10 +5,8 @@
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Wake, Waker};
-use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
@@ -138,40 +136,6 @@ impl Source for Outgoing {
                 }
                 Keep::No
             }
-        }
-    }
-}
-
-/// Finds out whether a process is gone that closed a link before it had introduced itself.
-pub(super) struct Inquest {
-    hub: Weak<Hub>,
-    nonce: Nonce,
-    link: Arc<Outgoing>,
-    why: String,
-    looks: AtomicU32,
-}
-
-impl Inquest {
-    /// How often it looks, a while apart: a process that is still there after that lives.
-    const LOOKS: u32 = 20;
-    const APART: Duration = Duration::from_millis(3);
-
-    pub(super) fn open(hub: &Arc<Hub>, nonce: Nonce, link: Option<Arc<Outgoing>>, why: &str) {
-        let Some(link) = link else { return hub.peer_died(nonce) };
-        let (hub, why, looks) = (Arc::downgrade(hub), why.to_string(), AtomicU32::new(0));
-        Arc::new(Inquest { hub, nonce, link, why, looks }).wake();
-    }
-}
-
-impl Wake for Inquest {
-    fn wake(self: Arc<Self>) {
-        let Some(hub) = self.hub.upgrade() else { return };
-        if !self.link.exists() {
-            hub.peer_died(self.nonce);
-        } else if self.looks.fetch_add(1, Ordering::Relaxed) >= Inquest::LOOKS {
-            hub.link_broke(self.nonce, &self.why);
-        } else {
-            let _ = hub.reactor.arm(Inquest::APART.into(), &Waker::from(self));
         }
     }
 }

@@ -322,27 +322,20 @@ impl Hub {
 
     /// A link to or from a peer has ended. If its process is gone, that is why. If not, the link is what is lost: the
     /// teams that the two share cannot go on, but the two can meet again.
-    fn link_ended(self: &Arc<Self>, nonce: Nonce, why: &str) {
+    fn link_ended(&self, nonce: Nonce, why: &str) {
         let known = match self.peers().get(&nonce) {
             Some(Known::Dead) => return,
             Some(Known::Alive(peer)) => Some(peer.clone()),
             None => None,
         };
-        match &known {
-            Some(peer) if peer.is_gone() => return self.peer_died(nonce),
-            Some(_) => {}
-            // It has not introduced itself, so there is no life word to ask. Its process may be just about to vanish: its
-            // descriptors are closed before that.
-            None => {
-                let link = lock(&self.links).get(&nonce).cloned();
-                return link::Inquest::open(self, nonce, link, why);
-            }
+        let gone = match &known {
+            Some(peer) => peer.is_gone(),
+            // It has not introduced itself, so there is no life word to ask.
+            None => !lock(&self.links).get(&nonce).is_some_and(|link| link.exists()),
+        };
+        if gone {
+            return self.peer_died(nonce);
         }
-        self.link_broke(nonce, why);
-    }
-
-    /// The link to or from a process that lives is lost.
-    fn link_broke(&self, nonce: Nonce, why: &str) {
         tracing::warn!(%nonce, why, "a link broke");
         self.peers().remove(&nonce);
         lock(&self.links).remove(&nonce);
