@@ -15,7 +15,7 @@ use super::Hub;
 use super::reactor::{Keep, Source, TURN};
 use super::socket::{Listener, Socket};
 
-/// Most silent connections, whatever the limit on descriptors; below that, an eighth of the limit.
+/// Most silent connections, whatever the limit on descriptors; below that, a quarter of the limit.
 const ROOM: u64 = 256;
 /// A connection is given this long before it is closed for its silence.
 const GRACE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ impl Lobby {
 
     fn is_full(&self) -> bool {
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        self.lock().len() as u64 >= (files / 8).clamp(8, ROOM)
+        self.lock().len() as u64 >= (files / 4).clamp(8, ROOM)
     }
 
     /// Those who have been silent for long enough, who are forgotten.

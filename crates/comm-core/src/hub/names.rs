@@ -110,7 +110,13 @@ impl Namespace {
         }
         match socket::listen(address) {
             Ok(listener) => Ok(Some(listener)),
-            Err(Errno::ADDRINUSE) => Ok(None),
+            Err(Errno::ADDRINUSE) => {
+                let file = self.folder.as_ref().map(|folder| folder.join(file_name(&address.text)));
+                if file.as_deref().is_some_and(|file| is_socket(file) == Some(false)) {
+                    return Err(Error::bad_peer(format!("{address} is not a socket, so another program's")));
+                }
+                Ok(None)
+            }
             Err(e) => Err(Error::io(format!("binding the socket {address}"), e)),
         }
     }
@@ -163,10 +169,15 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// `None` if there is no such file.
+fn is_socket(path: &Path) -> Option<bool> {
+    let found = fs::lstat(path).ok()?;
+    Some(fs::FileType::from_raw_mode(found.st_mode) == fs::FileType::Socket)
+}
+
 /// Removes a socket file whose listener is gone. Called with the folder's lock, so nobody is between bind and listen.
 fn remove_if_dead(path: &Path) {
-    let Ok(found) = fs::lstat(path) else { return };
-    if fs::FileType::from_raw_mode(found.st_mode) != fs::FileType::Socket {
+    if is_socket(path) != Some(true) {
         return;
     }
     let Ok(address) = SocketAddrUnix::new(path) else { return };

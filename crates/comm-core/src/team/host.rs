@@ -22,8 +22,25 @@ const NEWS: Duration = Duration::from_millis(100);
 struct Arrived {
     visitor: Arc<Visitor>,
     nonce: Nonce,
+    caller: u64,
     hub: String,
     size: u32,
+}
+
+/// Those who have been told that a join has failed: by rank, and by who they are, for a rank may be what they
+/// disagreed about.
+#[derive(Default)]
+struct Told {
+    ranks: BTreeSet<u32>,
+    callers: BTreeSet<(Nonce, u64)>,
+}
+
+impl Told {
+    /// Whether he has not been told before.
+    fn insert(&mut self, rank: u32, caller: (Nonce, u64)) -> bool {
+        let (rank, caller) = (self.ranks.insert(rank), self.callers.insert(caller));
+        rank && caller
+    }
 }
 
 /// How far a join has come.
@@ -38,7 +55,7 @@ enum State {
     /// The ranks disagreed. Those who come late are told so too, until all have been, or until one comes again.
     Failed {
         verdict: Answer,
-        told: BTreeSet<u32>,
+        told: Told,
         of: u32,
         until: Instant,
     },
@@ -88,6 +105,7 @@ impl Host {
         visitor: &Arc<Visitor>,
         rank: u32,
         size: u32,
+        caller: u64,
         hub: String,
     ) -> Outcome {
         let Some(nonce) = visitor.nonce() else { return Outcome::Refuse("no greeting".into()) };
@@ -104,7 +122,7 @@ impl Host {
                 others: format!("{rank}, from {} before", pid(&first.visitor)),
             };
         }
-        arrived.insert(rank, Arrived { visitor: visitor.clone(), nonce, hub, size });
+        arrived.insert(rank, Arrived { visitor: visitor.clone(), nonce, caller, hub, size });
         if let Some((rank, theirs, others)) = odd_size(arrived) {
             let (theirs, others) = (theirs.to_string(), others.to_string());
             return Outcome::Disagree { rank, field: Field::Size, theirs, others };
@@ -188,20 +206,21 @@ impl Clerk for Host {
             State::Gathering { arrived, name, told } => (arrived, name, told),
             State::Closed => return Some(Answer::Over),
             State::Failed { verdict, told, of, until } => {
-                let Request::Join { rank, .. } = request else { return Some(verdict.clone()) };
-                if !told.insert(rank) || Instant::now() > *until {
+                let Request::Join { rank, caller, .. } = request else { return Some(verdict.clone()) };
+                let fresh = visitor.nonce().is_some_and(|nonce| told.insert(rank, (nonce, caller)));
+                if !fresh || Instant::now() > *until {
                     // He has been told: this is the next attempt, and it gets the name.
                     self.close(&mut state);
                     return Some(Answer::Over);
                 }
                 let answer = verdict.clone();
-                if told.len() >= *of as usize {
+                if told.callers.len() >= *of as usize {
                     self.close(&mut state);
                 }
                 return Some(answer);
             }
         };
-        let (rank, size, hub, patience_ms) = match request {
+        let (rank, size, caller, hub, patience_ms) = match request {
             Request::WhoArrived => {
                 let who = Answer::Arrived(arrived.keys().copied().collect());
                 // Whoever asks is about to leave, and this process with him, perhaps. Others will give up at the same
@@ -219,9 +238,11 @@ impl Clerk for Host {
                     self.team
                 )));
             }
-            Request::Join { rank, size, hub, patience_ms, .. } => (rank, size, hub, patience_ms),
+            Request::Join { rank, size, caller, hub, patience_ms, .. } => {
+                (rank, size, caller, hub, patience_ms)
+            }
         };
-        match self.join(arrived, visitor, rank, size, hub) {
+        match self.join(arrived, visitor, rank, size, caller, hub) {
             Outcome::Wait => None,
             Outcome::Refuse(why) => Some(Answer::Refused(why)),
             Outcome::Complete => {
@@ -235,16 +256,19 @@ impl Clerk for Host {
             Outcome::Disagree { rank: odd, field, theirs, others } => {
                 let verdict = Answer::Mismatch { rank: odd, field, theirs, others };
                 let of = arrived.values().map(|a| a.size).chain([size]).max().unwrap_or(size);
-                let mut told: BTreeSet<u32> = arrived.keys().copied().collect();
-                for rank in arrived.values() {
-                    if !Arc::ptr_eq(&rank.visitor, visitor) {
-                        rank.visitor.say(&verdict);
+                let mut told = Told::default();
+                for (&rank, there) in arrived.iter() {
+                    told.insert(rank, (there.nonce, there.caller));
+                    if !Arc::ptr_eq(&there.visitor, visitor) {
+                        there.visitor.say(&verdict);
                     }
                 }
-                told.insert(rank);
+                if let Some(nonce) = visitor.nonce() {
+                    told.insert(rank, (nonce, caller));
+                }
                 let until = Instant::now() + Duration::from_millis(patience_ms.min(3_600_000));
                 let answer = verdict.clone();
-                if told.len() >= of as usize {
+                if told.callers.len() >= of as usize {
                     self.close(&mut state);
                 } else {
                     *state = State::Failed { verdict, told, of, until };

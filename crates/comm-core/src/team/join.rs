@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -31,6 +32,15 @@ const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The first and the longest pause before coming again to a name that is not free yet.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
+
+/// A number of this thread's own.
+fn caller() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static CALLER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    CALLER.with(|&caller| caller)
+}
 
 /// One rank's attempts to get into a team.
 pub(super) struct Joining<'a> {
@@ -126,6 +136,7 @@ impl<'a> Joining<'a> {
             team: self.name.to_string(),
             rank: self.rank as u32,
             size: self.size as u32,
+            caller: caller(),
             hub: self.hub.hub_name().to_string(),
             patience_ms: u64::try_from(self.deadline.remaining().as_millis()).unwrap_or(u64::MAX),
         };

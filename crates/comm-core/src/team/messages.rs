@@ -8,8 +8,9 @@ use crate::hub::Nonce;
 /// From one who wants to join, to the host. The first packet carries a greeting in front.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// To be this rank of this team.
-    Join { team: String, rank: u32, size: u32, hub: String, patience_ms: u64 },
+    /// To be this rank of this team. `caller` is the thread that asks: it tells one who is late from one who has
+    /// been told and comes again.
+    Join { team: String, rank: u32, size: u32, caller: u64, hub: String, patience_ms: u64 },
     /// Who has arrived so far? Asked by one who is about to give up.
     WhoArrived,
 }

@@ -14,6 +14,6 @@ mod waiting;
 
 fn main() -> std::process::ExitCode {
     let cases = [fault::cases(), rendezvous::cases(), waiting::cases()].concat();
-    let programs = [fault::PROGRAMS, rendezvous::PROGRAMS, waiting::PROGRAMS].concat();
+    let programs = [fault::PROGRAMS, &rendezvous::programs(), waiting::PROGRAMS].concat();
     comm_testkit::main(&cases, &programs)
 }

@@ -66,7 +66,6 @@ pub(crate) fn reply(socket: &Socket) -> Option<Packet> {
     loop {
         match socket.receive() {
             Ok(packet) => {
-                if packet.is_none() {};
                 return packet;
             }
             Err(rustix::io::Errno::AGAIN) => {

@@ -34,7 +34,8 @@ fn visit(team: &str) -> Socket {
 
 fn join(team: &str, rank: u32, size: u32) -> Vec<u8> {
     let hub = "nobody".to_string();
-    wire::encode(&Request::Join { team: team.to_string(), rank, size, hub, patience_ms: 1000 }).unwrap()
+    wire::encode(&Request::Join { team: team.to_string(), rank, size, caller: 1, hub, patience_ms: 1000 })
+        .unwrap()
 }
 
 /// What a desk says.
