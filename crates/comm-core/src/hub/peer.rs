@@ -123,9 +123,15 @@ pub(super) fn ring(bell: &HubFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
-/// Whether there is a process of this pid that is not a zombie.
+/// Whether there is a process of this pid that is not a zombie, or about to be one: it closes its sockets first.
 pub(super) fn process_exists(pid: u32) -> bool {
-    !matches!(state_letter(pid), None | Some('Z' | 'X'))
+    const EXITING: u64 = 0x4; // PF_EXITING of linux/sched.h
+    let Some(fields) = stat(pid) else { return false };
+    let mut fields = fields.split_whitespace();
+    let state = fields.next().and_then(|letter| letter.chars().next());
+    // The ninth of all, of which the first two are cut off.
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    !matches!(state, None | Some('Z' | 'X')) && flags.is_none_or(|flags| flags & EXITING == 0)
 }
 
 /// Whether a process is stopped. Its threads are stopped one by one, the first of them is the one that is looked at.
@@ -138,7 +144,12 @@ pub(super) fn process_state(pid: u32) -> PeerState {
 }
 
 fn state_letter(pid: u32) -> Option<char> {
+    stat(pid)?.chars().next()
+}
+
+/// The line of a process in /proc, from its state on.
+fn stat(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may contain anything, so the state is what follows the last one.
-    stat.rsplit(')').next()?.trim_start().chars().next()
+    Some(stat.rsplit(')').next()?.trim_start().to_string())
 }

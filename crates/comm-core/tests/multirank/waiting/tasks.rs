@@ -115,7 +115,8 @@ fn wait(ctx: &RankCtx, team: &Team, block: &Arc<Block>) -> RankResult {
     let executor = Executor::start(waits);
     check_eq!(executor.pending(), WAITS);
     check_eq!(probe::threads()?, threads, "threads for {WAITS} waits");
-    check_eq!(probe::fds()?, fds, "descriptors for {WAITS} waits");
+    // What the join needed may be closed meanwhile.
+    check!(probe::fds()? <= fds, "{} descriptors with {WAITS} waits, {fds} before", probe::fds()?);
     team.barrier(SOON)?;
     let began = Instant::now();
     let outputs = executor.finish();
