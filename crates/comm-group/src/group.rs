@@ -15,7 +15,8 @@ use crate::shard;
 ///
 /// Calls block until the operation is complete on this rank. All ranks make the same calls in the same order. A second
 /// thread that calls while one is inside gets [`Error::ConcurrentUse`](comm_core::Error::ConcurrentUse); inputs are
-/// never changed, outputs are new tensors that alias nothing.
+/// never changed, and outputs are new tensors that alias nothing, but for
+/// [`replicate_to_shard`](ThreadGroup::replicate_to_shard), which gives a view where it can.
 ///
 /// Dropping the group leaves it, as [`Team`] does: operations so far end normally everywhere.
 ///

@@ -96,6 +96,12 @@ impl std::fmt::Debug for Hub {
     }
 }
 
+/// Whether this process was forked from one that has a hub. What it inherited is its parent's: calls return
+/// [`Error::Forked`], and drops do nothing.
+pub fn is_forked() -> bool {
+    fork::is_forked()
+}
+
 static HUB: Mutex<Option<Arc<Hub>>> = Mutex::new(None);
 
 impl Hub {

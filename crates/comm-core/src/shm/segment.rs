@@ -246,7 +246,7 @@ impl Segment {
     }
 
     /// Refuses segments whose bytes may be behind plain references in this process.
-    pub(super) fn exposed(&self, op: &'static str) -> Result<(), ShmError> {
+    pub(crate) fn exposed(&self, op: &'static str) -> Result<(), ShmError> {
         match self.role {
             Role::Own | Role::Received => Ok(()),
             Role::Arena => {

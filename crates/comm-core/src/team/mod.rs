@@ -190,6 +190,12 @@ impl Team {
         self.shared.name()
     }
 
+    /// 128 random bits that name this team among all there have ever been; the same on all ranks.
+    pub fn id(&self) -> u128 {
+        let [low, high] = self.shared.id().0;
+        u128::from(high) << 64 | u128::from(low)
+    }
+
     /// This rank.
     #[doc(alias = "GetRank")]
     pub fn rank(&self) -> usize {

@@ -203,7 +203,18 @@ impl<'t> OpGuard<'t> {
     /// # Errors
     /// The result's own, or what ended the team.
     pub fn settle<T>(mut self, result: Result<T>, agreed: bool) -> Result<T> {
-        let result = result.map_err(|error| {
+        let result = self.decide(result, agreed);
+        self.close();
+        result
+    }
+
+    /// What [`settle`](OpGuard::settle) decides, while this rank is still inside: for things to be put away between the
+    /// end of the team, should there be one, and the moment at which another thread of this rank may come in.
+    ///
+    /// # Errors
+    /// Those of [`settle`](OpGuard::settle).
+    pub fn decide<T>(&self, result: Result<T>, agreed: bool) -> Result<T> {
+        result.map_err(|error| {
             let shared = &self.team.shared;
             if agreed || matches!(error, Error::PeerLeft { .. }) {
                 return self.placed(error);
@@ -215,9 +226,7 @@ impl<'t> OpGuard<'t> {
             let reason = format!("{} failed: {error}", self.op);
             shared.end(&Ending::Aborted { by: self.team.rank(), reason });
             error
-        });
-        self.close();
-        result
+        })
     }
 
     /// The error, with its place if it has none yet.

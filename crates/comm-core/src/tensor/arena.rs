@@ -133,13 +133,15 @@ impl Tensor {
     /// time, so they are only ever copied out.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the layout does not lie inside the segment.
+    /// [`Error::InvalidArgument`] if the layout does not lie inside the segment, or the segment is an arena of this
+    /// process, whose blocks may be behind references.
     pub fn import(segment: &Arc<Segment>, offset: u64, dtype: DType, layout: Layout) -> Result<Tensor> {
         const OP: &str = "Tensor::import";
         let elements = if layout.numel() == 0 { 0 } else { layout.span().end };
         let len = elements
             .checked_mul(dtype.size())
             .ok_or_else(|| TensorError::Overflow { op: OP, shape: layout.shape().into() })?;
+        segment.exposed(OP)?;
         let start = segment.range(offset, len as u64)?;
         let import = Import { _segment: segment.clone(), start, len };
         Ok(Tensor::from_import(OP, Box::new(import), dtype, layout)?)

@@ -97,12 +97,14 @@ impl<'a, 't> Collective<'a, 't> {
         point!("group.done");
         let Collective { op, exposed, .. } = this;
         let outcome = match outcome {
-            Ok(Attempt::Done(value)) => op.settle(Ok(value), true),
-            Ok(Attempt::Refused(error)) => op.settle(Err(error), true),
-            Err(error) => op.settle(Err(error), false),
+            Ok(Attempt::Done(value)) => op.decide(Ok(value), true),
+            Ok(Attempt::Refused(error)) => op.decide(Err(error), true),
+            Err(error) => op.decide(Err(error), false),
         };
-        // Only now: a peer that finds a tensor withdrawn looks for what ended the team, and finds it.
+        // After the end of the team, if this is one: a peer that finds a tensor withdrawn looks for what ended the team.
+        // Before another thread of this rank can come in and expose its own.
         drop(exposed);
+        op.finish();
         outcome
     }
 

@@ -6,8 +6,9 @@
 //! was begun too late is found out, not believed.
 
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use comm_core::hub::{Hub, is_forked};
 use comm_core::shm::Segment;
 use comm_core::team::OpGuard;
 use comm_core::tensor::Tensor;
@@ -21,6 +22,15 @@ use super::Window;
 pub struct Exposed<'w> {
     window: &'w Window,
     slot: usize,
+    round: u64,
+}
+
+/// What a rank exposes in a slot, for peers in its own process.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// The round of what is exposed, or was last.
+    round: u64,
+    tensor: Option<Tensor>,
 }
 
 /// A peer's exposed tensor, as bytes in row-major order.
@@ -70,25 +80,34 @@ impl Window {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the tensor is not contiguous, or lies where such peers cannot reach it; if the
-    /// slot does not exist or the round is 0.
+    /// [`Error::InvalidArgument`] if the tensor is not contiguous, or lies where such peers cannot reach it; if the slot
+    /// does not exist or something is exposed in it; if the round does not grow. [`Error::Forked`].
     pub fn expose(&self, slot: usize, round: u64, tensor: &Tensor, abroad: bool) -> Result<Exposed<'_>> {
         const OP: &str = "Window::expose";
-        if round == 0 || !tensor.is_contiguous() {
-            return Err(Error::invalid(OP, "the round counts from 1, and the tensor must be contiguous"));
+        if is_forked() {
+            return Err(Error::Forked);
+        }
+        if !tensor.is_contiguous() {
+            return Err(Error::invalid(OP, "the tensor must be contiguous"));
         }
         let line = self.part(self.rank)?.slot(slot)?;
-        if abroad {
-            let (segment, offset, _) = tensor.block().ok_or_else(|| {
-                Error::invalid(OP, "peers in other processes reach only blocks of the arena")
-            })?;
+        let block = if abroad { Some(reachable(tensor)?) } else { None };
+        let mut place = self.place(self.rank, slot)?.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.tensor.is_some() || round <= place.round {
+            let (now, last) = (if place.tensor.is_some() { "is" } else { "was" }, place.round);
+            return Err(Error::invalid(
+                OP,
+                format!("slot {slot} in round {round}: it {now} in use in round {last}"),
+            ));
+        }
+        *place = Place { round, tensor: Some(tensor.clone()) };
+        if let Some((segment, offset)) = block {
             line.segment.store(segment, Ordering::Relaxed);
             line.offset.store(offset, Ordering::Relaxed);
             line.len.store(tensor.nbytes() as u64, Ordering::Relaxed);
+            line.round.store(round, Ordering::Release);
         }
-        line.round.store(round, Ordering::Release);
-        self.set_local(slot, Some((round, tensor.clone())));
-        Ok(Exposed { window: self, slot })
+        Ok(Exposed { window: self, slot, round })
     }
 
     /// What a rank has exposed in a slot in this round.
@@ -97,15 +116,18 @@ impl Window {
     /// [`Error::BadPeer`] if it has exposed nothing there, or no longer, or tells of memory that does not exist;
     /// what ended the team, if that is why.
     pub fn region(&self, op: &mut OpGuard<'_>, rank: usize, slot: usize, round: u64) -> Result<Region<'_>> {
+        if op.team().id() != self.team {
+            return Err(Error::invalid("Window::region", "the operation is of another team than the window"));
+        }
         let line = self.part(rank)?.slot(slot)?;
         let nothing =
             || Error::bad_peer(format!("rank {rank} has exposed nothing in slot {slot} in round {round}"));
         let (len, memory) = if op.team().shares_process(rank) {
-            let exposed =
-                self.local.exposed.get(rank).and_then(|slots| slots.get(slot)).ok_or_else(nothing)?;
-            let held = exposed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            match held {
-                Some((r, tensor)) if r == round => (tensor.nbytes(), Memory::Here(Box::new(tensor))),
+            let place = self.place(rank, slot)?.lock().unwrap_or_else(PoisonError::into_inner);
+            match &place.tensor {
+                Some(tensor) if place.round == round => {
+                    (tensor.nbytes(), Memory::Here(Box::new(tensor.clone())))
+                }
                 _ => return Err(nothing()),
             }
         } else {
@@ -122,25 +144,46 @@ impl Window {
         Ok(Region { window: self, rank, slot, round, len, memory })
     }
 
-    fn set_local(&self, slot: usize, tensor: Option<(u64, Tensor)>) {
-        if let Some(place) = self.local.exposed.get(self.rank).and_then(|slots| slots.get(slot)) {
-            let before =
-                std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), tensor);
-            // Outside of the lock: it may be the last handle, and freeing takes its time.
-            drop(before);
+    fn place(&self, rank: usize, slot: usize) -> Result<&Mutex<Place>> {
+        let place = self.local.exposed.get(rank).and_then(|slots| slots.get(slot));
+        place.ok_or_else(|| Error::invalid("Window", format!("no slot {slot} of rank {rank}")))
+    }
+}
+
+/// Where a tensor lies that peers in other processes can reach: in the arena whose segments are pushed to them.
+fn reachable(tensor: &Tensor) -> Result<(u64, u64)> {
+    let hub = Hub::get()?;
+    match tensor.block() {
+        Some((id, offset, _)) if hub.tensors().segments().iter().any(|segment| segment.id() == id) => {
+            Ok((id, offset))
         }
+        _ => Err(Error::invalid(
+            "Window::expose",
+            "peers in other processes reach only blocks of the hub's arena",
+        )),
     }
 }
 
 impl Drop for Exposed<'_> {
     fn drop(&mut self) {
+        if is_forked() {
+            // It is the parent's.
+            return;
+        }
         if let Ok(line) = self.window.part(self.window.rank).and_then(|part| part.slot(self.slot)) {
-            // Release: whoever finds it withdrawn also finds what ended the team.
-            line.round.store(0, Ordering::Release);
+            // Release: whoever finds it withdrawn also finds what ended the team. Only this round's: another thread of
+            // this rank may be at the next.
+            let _ = line.round.compare_exchange(self.round, 0, Ordering::Release, Ordering::Relaxed);
             // Before any later write to the memory that was exposed; pairs with the fence in `Region::verify`.
             fence(Ordering::Release);
         }
-        self.window.set_local(self.slot, None);
+        let Ok(place) = self.window.place(self.window.rank, self.slot) else { return };
+        let held = {
+            let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+            if place.round == self.round { place.tensor.take() } else { None }
+        };
+        // Outside of the lock: it may be the last handle, and freeing takes its time.
+        drop(held);
     }
 }
 

@@ -13,10 +13,10 @@ mod tests;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use comm_core::team::{BOARD_BYTES, OpGuard, Team};
-use comm_core::tensor::Tensor;
 use comm_core::wait::Cell;
 use comm_core::{Deadline, Error, Result};
 
+use expose::Place;
 pub use expose::{Exposed, Region};
 use part::{Part, Shape};
 
@@ -39,6 +39,8 @@ const OP: &str = "Window::alloc";
 /// ```
 #[doc(alias = "alloc_window_buffer")]
 pub struct Window {
+    /// The team that it belongs to.
+    team: u128,
     rank: usize,
     parts: Vec<Part>,
     local: Arc<Local>,
@@ -57,11 +59,8 @@ impl std::fmt::Debug for Window {
 struct Local {
     parts: Vec<Mutex<Option<Part>>>,
     /// Tensors that ranks of this process expose, by rank and slot: peers in this process read them where they are.
-    exposed: Vec<Vec<ExposedHere>>,
+    exposed: Vec<Vec<Mutex<Place>>>,
 }
-
-/// A tensor and the round in which it is exposed.
-type ExposedHere = Mutex<Option<(u64, Tensor)>>;
 
 impl Window {
     /// Makes a window: `cells` cells, `bytes` bytes and `slots` slots for exposed tensors on every rank, all zero
@@ -113,7 +112,7 @@ impl Window {
         if matches!(parts, Ok(_) | Err(Error::Mismatch { .. })) {
             op.heard()?;
         }
-        Ok(Window { rank, parts: parts?, local })
+        Ok(Window { team: team.id(), rank, parts: parts?, local })
     }
 
     /// How many ranks have a part.
