@@ -183,7 +183,7 @@ fn who_aborts_and_leaves_has_aborted() {
     std::thread::scope(|scope| {
         let join = |rank| {
             move || {
-                for round in 0..3000 {
+                for round in 0..2000 {
                     let team = Team::join("abort-and-leave", rank, 2, AMPLE).unwrap();
                     if rank == 1 {
                         team.abort("enough");
