@@ -99,14 +99,29 @@ impl TensorBuf {
 }
 
 impl Tensor {
-    /// The same elements one after the other in a block of an arena: this tensor itself if they lie so in some block
-    /// already, else a copy.
+    /// The same elements one after the other in a block of this arena: this tensor itself if they lie so already, else a
+    /// copy.
     ///
     /// # Errors
     /// Those of [`TensorBuf::zeros_in`]; memory of a device.
+    ///
+    /// ```
+    /// use comm_core::shm::{Access, Arena};
+    /// use comm_core::tensor::{DType, TensorBuf};
+    ///
+    /// let [ours, other] = [(); 2].map(|()| Arena::new(Access::ReadOnly, 8 << 20, |_| {}));
+    /// let t = TensorBuf::zeros_in(&ours, &[4], DType::U8)?.freeze();
+    /// assert!(t.contiguous_in(&ours)?.shares_storage(&t));
+    /// assert!(!t.contiguous_in(&other)?.shares_storage(&t));
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
     pub fn contiguous_in(&self, arena: &Arena) -> Result<Tensor> {
-        if self.is_contiguous() && self.block().is_some() {
-            return Ok(self.clone());
+        if self.is_contiguous() {
+            // A block of another arena would not do: that one's segments need not be known to peers.
+            let here = |(id, _, _)| arena.segments().iter().any(|segment| segment.id() == id);
+            if self.block().is_some_and(here) {
+                return Ok(self.clone());
+            }
         }
         let block = arena.alloc(bytes("Tensor::contiguous_in", self.shape(), self.dtype())?)?;
         let mut copy = TensorBuf::from_block(block, self.shape(), self.dtype())?;
