@@ -172,6 +172,16 @@ impl Socket {
     /// The next packet: `Ok(None)` when the other end is closed, `Err(AGAIN)` when there is none yet. A packet that
     /// does not fit is `Err(MSGSIZE)`; one whose descriptors were lost since this process has none left, `Err(MFILE)`.
     pub(crate) fn receive(&self) -> Result<Option<Packet>, Errno> {
+        match self.receive_once()? {
+            Some(packet) => Ok(Some(packet)),
+            // The kernel looks for a packet, finds none, looks whether the other end is closed, and if so says that
+            // this is the end: also when the last packet and the closing came in between. Nothing comes after the
+            // closing, so the second time it is true.
+            None => self.receive_once(),
+        }
+    }
+
+    fn receive_once(&self) -> Result<Option<Packet>, Errno> {
         let mut bytes = vec![0; MAX_PACKET];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -323,7 +323,8 @@ fn ended(team: &Team, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Opt
         return None;
     }
     let rank = awaited.find(|&rank| control.left_after(rank).is_some_and(|after| after < seq))?;
-    Some(Error::PeerLeft { rank, at: Box::default() })
+    // He may have ended the team before he left: now that it is seen that he left, that is seen too.
+    Some(team.shared.ended(Default::default).unwrap_or(Error::PeerLeft { rank, at: Box::default() }))
 }
 
 /// Tells the control block what this rank waits for. Cheap enough to do each time that a waiter looks in vain.

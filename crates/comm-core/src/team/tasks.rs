@@ -186,7 +186,8 @@ impl<C: CellRef, F: Fn(u64) -> bool + Send> TaskWait<C, F> {
         let end = self.shared.ended(at).or_else(|| {
             let rank = self.from?;
             self.shared.control().left_after(rank)?;
-            Some(Error::PeerLeft { rank, at: Box::new(at()) })
+            // He may have ended the team before he left: now that it is seen that he left, that is seen too.
+            Some(self.shared.ended(at).unwrap_or_else(|| Error::PeerLeft { rank, at: Box::new(at()) }))
         })?;
         // The end may have come after what is waited for.
         Some(ready().unwrap_or(Err(end)))

@@ -179,6 +179,27 @@ fn abort_reaches_a_rank_that_waits() {
 }
 
 #[test]
+fn who_aborts_and_leaves_has_aborted() {
+    std::thread::scope(|scope| {
+        let join = |rank| {
+            move || {
+                for round in 0..2000 {
+                    let team = Team::join("abort-and-leave", rank, 2, AMPLE).unwrap();
+                    if rank == 1 {
+                        team.abort("enough");
+                        continue;
+                    }
+                    let error = team.barrier(AMPLE).unwrap_err();
+                    assert!(matches!(error, Error::Aborted { by: 1, .. }), "round {round}: {error}");
+                }
+            }
+        };
+        scope.spawn(join(1));
+        join(0)();
+    });
+}
+
+#[test]
 fn a_timeout_in_a_barrier_names_the_missing_and_ends_the_team() {
     let results = ranks("late", 3, |team| {
         if team.rank() == 2 {

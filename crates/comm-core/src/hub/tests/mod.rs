@@ -18,6 +18,7 @@ use crate::team::Team;
 
 mod greeting;
 mod links;
+mod packets;
 
 pub(crate) const AMPLE: Duration = Duration::from_secs(20);
 
@@ -65,9 +66,7 @@ pub(crate) fn reply(socket: &Socket) -> Option<Packet> {
     let until = Instant::now() + AMPLE;
     loop {
         match socket.receive() {
-            Ok(packet) => {
-                return packet;
-            }
+            Ok(packet) => return packet,
             Err(rustix::io::Errno::AGAIN) => {
                 assert!(Instant::now() < until, "neither an answer nor the end of the connection");
                 socket.await_readable(Duration::from_millis(100));

@@ -192,7 +192,7 @@ fn idle(victim: &Victim) -> Result<(Duration, usize), Box<dyn std::error::Error 
         std::thread::sleep(Duration::from_millis(10));
     }
     let used = probe::cpu_time(Some(victim.pid()))?.saturating_sub(cpu);
-    if used >= WINDOW / 2 {
+    if used >= WINDOW / 7 {
         return Err(format!("{used:?} of CPU time in {WINDOW:?}: it spins").into());
     }
     Ok((used, fds))
