@@ -51,9 +51,9 @@ impl fmt::Debug for Nonce {
 /// The scope of all names, and whether processes other than this one can be in it.
 ///
 /// ```
-/// use comm_core::hub::Instance;
+/// use comm_core::hub::{Instance, Nonce};
 ///
-/// let instance = Instance::detect()?;
+/// let instance = Instance::detect(Nonce::draw()?)?;
 /// assert!(!instance.id.is_empty());
 /// # Ok::<(), comm_core::Error>(())
 /// ```
