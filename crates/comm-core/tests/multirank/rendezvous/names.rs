@@ -163,7 +163,8 @@ fn hold(ctx: &RankCtx) -> RankResult {
             drop(team);
             return done();
         }
-        name_in_use(Team::join("t", ctx.rank(), ctx.world(), ctx.deadline()))?;
+        // Of a team that is over the name may soon be free, so it is waited for.
+        name_in_use(Team::join("t", ctx.rank(), ctx.world(), Duration::from_millis(60)))?;
         ctx.note(line);
     }
     Err("no line came".into())
