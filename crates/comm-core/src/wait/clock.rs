@@ -41,7 +41,9 @@ pub(crate) fn stopped() -> Duration {
         let last = LAST.load(Ordering::Acquire);
         let now = now();
         if last != 0 && now.saturating_sub(last) > allowed {
-            STOPPED.fetch_add(now - last - BEAT.as_nanos() as u64, Ordering::Release);
+            // All of it, though part of a beat of it may have been running time: too much moves a deadline a little, too
+            // little accuses a peer.
+            STOPPED.fetch_add(now - last, Ordering::Release);
             // After the credit, so that nobody who sees the silence ended misses it.
             LAST.fetch_max(now, Ordering::Release);
         }
