@@ -4,7 +4,7 @@
 //! stopped. Strangers must not use up the descriptors of this process: when there are too many, the oldest is closed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
@@ -14,6 +14,7 @@ use rustix::process::{Resource, getrlimit};
 use super::Hub;
 use super::reactor::{Keep, Source, TURN};
 use super::socket::{Listener, Socket};
+use crate::sync::lock;
 
 /// Most silent connections, whatever the limit on descriptors; below that, a quarter of the limit.
 const ROOM: u64 = 256;
@@ -46,7 +47,7 @@ impl Lobby {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.silent)
     }
 }
 

@@ -72,7 +72,6 @@ pub struct Hub {
     boot: [u8; 16],
     instance: Instance,
     namespace: Namespace,
-    address_text: String,
     reactor: Reactor,
     liveness: Arc<Liveness>,
     /// Whether the kernel marks this process's life word when it is gone.
@@ -146,7 +145,6 @@ impl Hub {
             boot: identity::boot_id()?,
             instance,
             namespace,
-            address_text: nonce.to_string(),
             reactor: Reactor::new()?,
             liveness,
             robust,
@@ -224,8 +222,8 @@ impl Hub {
     }
 
     /// The name under which this process's hub can be found.
-    pub(crate) fn hub_name(&self) -> &str {
-        &self.address_text
+    pub(crate) fn hub_name(&self) -> String {
+        self.nonce.to_string()
     }
 
     /// The segments that a new peer must be given.

@@ -137,7 +137,7 @@ impl<'a> Joining<'a> {
             rank: self.rank as u32,
             size: self.size as u32,
             caller: caller(),
-            hub: self.hub.hub_name().to_string(),
+            hub: self.hub.hub_name(),
             patience_ms: u64::try_from(self.deadline.remaining().as_millis()).unwrap_or(u64::MAX),
         };
         let body = wire::encode(&request)?;

@@ -263,7 +263,7 @@ fn a_packet_that_is_too_large_or_brings_too_many_descriptors_is_refused() {
 #[test]
 fn at_the_door_what_is_wrong_closes_that_connection_alone() {
     let hub = hub();
-    let address = hub.namespace().address("hub", hub.hub_name()).unwrap();
+    let address = hub.namespace().address("hub", &hub.hub_name()).unwrap();
     let good = Ends::new();
     let link = socket::connect(&address).unwrap();
     link.send(&good.introduction(), &borrow(&[living(), bell()])).unwrap();
