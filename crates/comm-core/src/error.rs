@@ -155,9 +155,9 @@ pub enum Error {
         /// Who is missing, and whether it is stopped.
         missing: Vec<Missing>,
         /// The value seen last.
-        seen: u64,
+        seen: i64,
         /// The value that would have ended the wait.
-        expected: u64,
+        expected: i64,
         /// Where this rank noticed.
         at: Box<At>,
     },

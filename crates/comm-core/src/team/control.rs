@@ -21,7 +21,7 @@ pub(crate) const RANK_WORDS: usize = MAX_RANKS.div_ceil(64);
 /// Buckets of the map of async waits that a process has to look at again.
 pub(crate) const BUCKETS: usize = 1024;
 
-/// Bytes that a rank can say in one [`exchange`](super::Team::exchange).
+/// Bytes that a rank can say in one [`exchange`](super::Member::exchange).
 pub const BOARD_BYTES: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"commteam");
@@ -83,10 +83,13 @@ pub(crate) struct Status {
     _room: [AtomicU64; 2],
 }
 
+/// In [`Waits::on`]: no rank in particular is waited for.
+pub(crate) const ON_ANYBODY: u64 = u64::MAX;
+
 /// What a rank waits for, for watchdogs and time-outs.
 #[repr(C, align(64))]
 pub(crate) struct Waits {
-    /// One more than the rank that is waited for; zero when the rank does not sleep.
+    /// One more than the rank that is waited for, or [`ON_ANYBODY`]; zero when the rank does not sleep.
     pub(crate) on: AtomicU64,
     pub(crate) seen: AtomicU64,
     pub(crate) expected: AtomicU64,

@@ -28,8 +28,8 @@ pub(crate) struct Waited {
     pub(crate) what: String,
     pub(crate) waited: Duration,
     pub(crate) missing: Vec<Missing>,
-    pub(crate) seen: u64,
-    pub(crate) expected: u64,
+    pub(crate) seen: i64,
+    pub(crate) expected: i64,
 }
 
 const DIED: u64 = 1;
@@ -72,8 +72,8 @@ impl Ending {
                 report
                     .waited
                     .store(u64::try_from(waited.waited.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-                report.seen.store(waited.seen, Ordering::Relaxed);
-                report.expected.store(waited.expected, Ordering::Relaxed);
+                report.seen.store(waited.seen as u64, Ordering::Relaxed);
+                report.expected.store(waited.expected as u64, Ordering::Relaxed);
                 report.what.set(&waited.what);
             }
         }
@@ -110,8 +110,8 @@ impl Ending {
                         what: report.what.get(),
                         waited: Duration::from_nanos(report.waited.load(Ordering::Relaxed)),
                         missing,
-                        seen: report.seen.load(Ordering::Relaxed),
-                        expected: report.expected.load(Ordering::Relaxed),
+                        seen: report.seen.load(Ordering::Relaxed) as i64,
+                        expected: report.expected.load(Ordering::Relaxed) as i64,
                     },
                 }
             }

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use super::control::BOARD_BYTES;
-use super::{OpGuard, Team};
+use super::{Member, OpGuard};
 use crate::error::Result;
 use crate::point;
 use crate::wait::Deadline;
 
-impl Team {
+impl Member {
     /// Gives each rank's bytes to all ranks, in rank order.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl OpGuard<'_> {
     /// followed by [`heard`](OpGuard::heard).
     ///
     /// # Errors
-    /// As [`meet`](OpGuard::meet).
+    /// As [`all_reach`](OpGuard::all_reach).
     pub fn say(&mut self, bytes: &[u8; BOARD_BYTES]) -> Result<Vec<[u8; BOARD_BYTES]>> {
         let team = self.team();
         let control = team.shared.control();
@@ -66,7 +66,7 @@ impl OpGuard<'_> {
     /// anything else, or leaves in good order.
     ///
     /// # Errors
-    /// As [`meet`](OpGuard::meet).
+    /// As [`all_reach`](OpGuard::all_reach).
     pub fn heard(&mut self) -> Result<()> {
         let control = self.team().shared.control();
         let round = self.seq();

@@ -249,9 +249,9 @@ impl<'a> Joining<'a> {
         Error::Timeout {
             what,
             waited: self.patience.waited(),
-            seen: (self.size - missing.len()) as u64,
+            seen: (self.size - missing.len()) as i64,
             missing,
-            expected: self.size as u64,
+            expected: self.size as i64,
             at: Box::new(self.at()),
         }
     }

@@ -25,8 +25,8 @@
 //! });
 //! ```
 
-use std::any::Any;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -34,8 +34,8 @@ use std::time::Instant;
 use crate::error::{At, Error, LostHow, Result};
 use crate::hub::Hub;
 use crate::point;
-use crate::shm::{Segment, fork};
-use crate::wait::{Bell, Deadline};
+use crate::shm::fork;
+use crate::wait::Deadline;
 
 pub(crate) mod control;
 mod desk;
@@ -46,6 +46,7 @@ mod host;
 #[cfg(test)]
 mod hostile;
 mod join;
+mod member;
 mod messages;
 mod op;
 pub(crate) mod registry;
@@ -55,28 +56,33 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod verdict;
+mod watch;
 
 pub use control::{BOARD_BYTES, MAX_RANKS};
 use ending::Ending;
 use join::Joining;
+pub use member::Member;
 pub use op::OpGuard;
 use shared::TeamShared;
 pub use snapshot::{OpenWait, RankSnapshot, TeamSnapshot, snapshots};
 pub use tasks::{CellRef, TaskWait};
 pub use verdict::odd_one_out;
 
-/// One rank's membership in a team: who the others are, and the scope of every wait. Dropping it leaves.
+/// One rank's membership in a team. Dropping it leaves; everything else is what the [`Member`] does that it lends, and of
+/// which things that stand on the team keep a clone.
 ///
 /// Any thread may use it, one at a time for symmetric operations: a second that begins one gets
 /// [`Error::ConcurrentUse`].
-#[doc(alias = "get_comm_ctx")]
 pub struct Team {
-    shared: Arc<TeamShared>,
-    rank: usize,
-    /// The last operation that this rank finished.
-    seq: AtomicU64,
-    /// Whether a thread is inside an operation.
-    inside: AtomicBool,
+    member: Arc<Member>,
+}
+
+impl Deref for Team {
+    type Target = Arc<Member>;
+
+    fn deref(&self) -> &Arc<Member> {
+        &self.member
+    }
 }
 
 impl fmt::Debug for Team {
@@ -119,170 +125,13 @@ impl Team {
         let hub = Hub::get()?;
         point!("join.begin");
         let shared = Joining::new(&hub, name, rank, size, deadline)?.join()?;
-        let team = Team { shared, rank, seq: AtomicU64::new(0), inside: AtomicBool::new(false) };
+        let (seq, inside) = (AtomicU64::new(0), AtomicBool::new(false));
+        let team = Team { member: Arc::new(Member { shared, rank, seq, inside }) };
         let mut op = team.begin("join", deadline)?;
         let met = op.meet("the others to join", |rank| &team.shared.control().rank(rank).joined, 1);
         op.settle(met, false)?;
         point!("join.met");
         Ok(team)
-    }
-
-    /// A team of some ranks of this one, in the order in which they are given; called by those ranks alone.
-    ///
-    /// The subset has a life of its own: it goes on when a rank outside of it is lost.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if a rank does not exist or comes twice, or the caller is not among them; else those
-    /// of [`Team::join`].
-    ///
-    /// ```
-    /// use comm_core::{Deadline, team::Team};
-    ///
-    /// let team = Team::join("whole", 0, 1, Deadline::default())?;
-    /// assert_eq!(team.subset(&[0], Deadline::default())?.size(), 1);
-    /// assert!(team.subset(&[0, 0], Deadline::default()).is_err());
-    /// # Ok::<(), comm_core::Error>(())
-    /// ```
-    pub fn subset(&self, ranks: &[usize], deadline: impl Into<Deadline>) -> Result<Team> {
-        self.alive()?;
-        let refuse = |why: String| Err(Error::invalid("Team::subset", why));
-        for (i, &rank) in ranks.iter().enumerate() {
-            if rank >= self.size() {
-                return refuse(format!("rank {rank} does not exist in a team of {}", self.size()));
-            }
-            if ranks[..i].contains(&rank) {
-                return refuse(format!("rank {rank} comes twice"));
-            }
-        }
-        let Some(rank) = ranks.iter().position(|&rank| rank == self.rank) else {
-            return refuse(format!("the caller, rank {}, is not among {ranks:?}", self.rank));
-        };
-        let [low, high] = self.shared.id().0;
-        let list: Vec<String> = ranks.iter().map(usize::to_string).collect();
-        // The id alone would do; the parent's name is for whoever reads it.
-        let mut parent = self.name().len().min(1024);
-        while !self.name().is_char_boundary(parent) {
-            parent -= 1;
-        }
-        let name = format!("{}/{low:016x}{high:016x}/{}", &self.name()[..parent], list.join(","));
-        Team::join(&name, rank, ranks.len(), deadline)
-    }
-
-    /// Waits until all ranks have come here.
-    ///
-    /// # Errors
-    /// Those of any symmetric operation: what ended the team; [`Error::PeerLeft`]; [`Error::Timeout`], which ends it;
-    /// [`Error::ConcurrentUse`]; [`Error::Forked`].
-    #[doc(alias = "Barrier")]
-    pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        let mut op = self.begin("barrier", deadline)?;
-        let round = op.seq();
-        point!("barrier.begun");
-        let met =
-            op.meet("the others at the barrier", |rank| &self.shared.control().rank(rank).posted, round);
-        let outcome = op.settle(met, false);
-        point!("barrier.met");
-        outcome
-    }
-
-    /// The team's name.
-    pub fn name(&self) -> &str {
-        self.shared.name()
-    }
-
-    /// 128 random bits that name this team among all there have ever been; the same on all ranks.
-    pub fn id(&self) -> u128 {
-        let [low, high] = self.shared.id().0;
-        u128::from(high) << 64 | u128::from(low)
-    }
-
-    /// This rank.
-    #[doc(alias = "GetRank")]
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// How many ranks the team has, those that have left or died included.
-    #[doc(alias = "GetWorldSize")]
-    #[doc(alias = "nranks")]
-    pub fn size(&self) -> usize {
-        self.shared.size()
-    }
-
-    /// Whether a rank is a thread of this process: it has the same memory, and the same fate.
-    #[doc(alias = "IsSameProcessChecker")]
-    pub fn shares_process(&self, rank: usize) -> bool {
-        rank < self.size() && self.shared.process_of(rank) == self.shared.own_process()
-    }
-
-    /// The index of a rank's process in the team, in the order of the lowest rank of each; `None` for no such rank.
-    pub fn process_of(&self, rank: usize) -> Option<usize> {
-        (rank < self.size()).then(|| self.shared.process_of(rank))
-    }
-
-    /// Ends the team: every waiting and every later call, on every rank, returns [`Error::Aborted`] with this reason.
-    /// Does nothing if the team is over already.
-    ///
-    /// ```
-    /// use comm_core::{Deadline, Error, team::Team};
-    ///
-    /// let team = Team::join("abort-example", 0, 1, Deadline::default())?;
-    /// team.abort("no more input");
-    /// let error = team.barrier(Deadline::default()).unwrap_err();
-    /// assert!(matches!(error, Error::Aborted { by: 0, reason, .. } if reason == "no more input"));
-    /// # Ok::<(), comm_core::Error>(())
-    /// ```
-    pub fn abort(&self, reason: &str) {
-        self.abort_handle().abort(reason);
-    }
-
-    /// A handle that can end the team from any thread, also while this one is inside an operation.
-    pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle { shared: Arc::downgrade(&self.shared), rank: self.rank }
-    }
-
-    /// Something that the ranks of this process share, made by the first that asks for this type and key.
-    pub fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
-        self.shared.share(key, make)
-    }
-
-    /// Keeps memory of this process until no other process of the team can use it any more: until all of their ranks
-    /// have left or died.
-    pub fn keep(&self, memory: impl Send + 'static) {
-        self.shared.keep(Box::new(memory));
-    }
-
-    /// A segment of the process of `rank`, waited for outside of any operation; see [`OpGuard::peer_segment`]. `None` if
-    /// `rank` is of this process, if its process is dead, or if the segment has not been pushed by the deadline.
-    pub fn peer_segment(&self, rank: usize, id: u64, deadline: impl Into<Deadline>) -> Option<Arc<Segment>> {
-        if rank >= self.size() || fork::is_forked() {
-            return None;
-        }
-        self.shared.peer_of(rank)?.segment(id, deadline.into())
-    }
-
-    /// How many operations this rank has finished; between operations the same number on all ranks. The join was the
-    /// first.
-    pub fn operations(&self) -> u64 {
-        self.seq.load(Ordering::Relaxed)
-    }
-
-    /// What wakes the waiters of a [`Cell`](crate::wait::Cell) of this team.
-    pub fn bell(&self) -> &(impl Bell + use<>) {
-        &*self.shared
-    }
-
-    /// The hub of this process.
-    pub fn hub(&self) -> &Arc<Hub> {
-        self.shared.hub()
-    }
-
-    fn shared(&self) -> &Arc<TeamShared> {
-        &self.shared
-    }
-
-    fn alive(&self) -> Result<()> {
-        if fork::is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 }
 

@@ -1,19 +1,19 @@
 //! A symmetric operation: all ranks of a team do the same thing at the same place in their sequence.
 
+use std::borrow::Cow;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::control::Status;
+use super::control::{ON_ANYBODY, Status};
 use super::ending::{Ending, Waited};
 use super::shared::TeamShared;
-use super::{Team, at};
+use super::watch::await_segment;
+use super::{Member, at};
 use crate::error::{At, Error, LostHow, Missing, Result};
 use crate::shm::{Segment, fork};
-use crate::wait::{Cell, Deadline, Next, Patience, Unmet, Waiter, clock, rendezvous, until};
-
-/// Who waits for a segment looks this often whether the team goes on: the end of a team does not wake him.
-const SEGMENT_SLICE: Duration = Duration::from_millis(20);
+use crate::wait::{Cell, Deadline, Patience, Unmet, Waiter, clock, rendezvous};
 
 /// Being inside an operation.
 ///
@@ -34,22 +34,27 @@ const SEGMENT_SLICE: Duration = Duration::from_millis(20);
 #[must_use = "dropping an operation before it is finished means that this rank is lost"]
 #[derive(Debug)]
 pub struct OpGuard<'t> {
-    team: &'t Team,
-    op: &'static str,
+    team: &'t Member,
+    op: Cow<'static, str>,
     seq: u64,
     started: Instant,
     patience: Patience,
     open: bool,
 }
 
-impl Team {
+impl Member {
     /// Begins the next operation of this rank's sequence.
     ///
     /// # Errors
-    /// [`Error::ConcurrentUse`] if this rank is inside one; what ended the team, if it is over; [`Error::Forked`].
-    pub fn begin(&self, op: &'static str, deadline: impl Into<Deadline>) -> Result<OpGuard<'_>> {
+    /// [`Error::ConcurrentUse`] if this rank is inside one; what ended the team, if it is over; [`Error::PeerLeft`] with
+    /// this rank, if it has left; [`Error::Forked`].
+    pub fn begin(
+        &self,
+        op: impl Into<Cow<'static, str>>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<OpGuard<'_>> {
         self.alive()?;
-        let started = Instant::now();
+        let (op, started) = (op.into(), Instant::now());
         let entered = self.inside.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         if entered.is_err() {
             let inside = self.status().op_name.get();
@@ -62,8 +67,13 @@ impl Team {
             self.inside.store(false, Ordering::Release);
             return Err(error);
         }
+        if self.has_left() {
+            self.inside.store(false, Ordering::Release);
+            let at = Box::new(at(&self.shared, self.rank, &op, started));
+            return Err(Error::PeerLeft { rank: self.rank, at });
+        }
         let status = self.status();
-        status.op_name.set(op);
+        status.op_name.set(&op);
         status.op.store(seq << 1 | 1, Ordering::Release);
         let patience = Patience::new(deadline.into(), self.size());
         Ok(OpGuard { team: self, op, seq, started, patience, open: true })
@@ -73,7 +83,7 @@ impl Team {
         &self.shared.control().rank(self.rank).status
     }
 
-    fn waiter(&self) -> Waiter<'_> {
+    pub(super) fn waiter(&self) -> Waiter<'_> {
         Waiter { slot: self.rank, park: &self.shared.control().rank(self.rank).park }
     }
 }
@@ -85,110 +95,72 @@ impl<'t> OpGuard<'t> {
     }
 
     /// The team.
-    pub fn team(&self) -> &'t Team {
+    pub fn team(&self) -> &'t Member {
         self.team
     }
 
     /// Sets this rank's own cell to `round` and waits until the cells of all ranks have reached it.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] ends the team and names who has not come; what else ended the team;
-    /// [`Error::PeerLeft`] if a rank has left before this operation.
-    pub fn meet<'c>(&mut self, what: &str, cell_of: impl Fn(usize) -> &'c Cell, round: u64) -> Result<()> {
-        self.together(what, cell_of, round, true)
-    }
-
-    /// Waits until the cells of all ranks have reached `round`.
-    ///
-    /// # Errors
-    /// As [`meet`](OpGuard::meet).
-    pub fn all_reach<'c>(
+    pub(super) fn meet<'c>(
         &mut self,
         what: &str,
         cell_of: impl Fn(usize) -> &'c Cell,
         round: u64,
     ) -> Result<()> {
-        self.together(what, cell_of, round, false)
+        cell_of(self.team.rank).set(round, &*self.team.shared);
+        self.all_reach(&what, 0..self.team.size(), cell_of, round as i64, |seen| seen >= round)
     }
 
-    fn together<'c>(
+    /// Waits until `ready` accepts the cell of each of these ranks: what that rank does, in a cell that may be anybody's.
+    /// `expected` is for messages.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] ends the team and names all who have not come; what else ended the team;
+    /// [`Error::PeerLeft`] if one of them has left before this operation.
+    pub fn all_reach<'c>(
         &mut self,
-        what: &str,
+        what: &dyn Display,
+        ranks: impl Iterator<Item = usize> + Clone,
         cell_of: impl Fn(usize) -> &'c Cell,
-        round: u64,
-        announce: bool,
+        expected: i64,
+        ready: impl Fn(u64) -> bool,
     ) -> Result<()> {
         let (team, seq, patience) = (self.team, self.seq, &mut self.patience);
         team.alive()?;
-        let (n, waiter) = (team.size(), team.waiter());
-        let _open = OpenWait { team };
-        let note = Note { team, what, round };
+        let note = Note::new(team, what, expected);
+        let late = || ranks.clone().filter(|&rank| !ready(cell_of(rank).load()));
         let ended = |rank| {
-            note.waiting_for(rank, cell_of(rank));
+            note.waiting_for(Some(rank), cell_of(rank));
             // Whoever has left is named, also while a slower rank is waited for.
-            ended(team, seq, (0..n).filter(|&rank| cell_of(rank).load() < round))
+            ended(team, seq, late())
         };
         patience.refresh();
-        let outcome = if announce {
-            rendezvous::meet(n, &cell_of, round, &*team.shared, waiter, patience, ended)
-        } else {
-            rendezvous::all_reach(n, &cell_of, round, waiter, patience, ended)
-        };
-        outcome.map_err(|unmet| self.unmet(unmet, what, round, cell_of, 0..n))
-    }
-
-    /// Waits until the cell of one rank has reached `round`.
-    ///
-    /// # Errors
-    /// As [`meet`](OpGuard::meet).
-    pub fn reach(&mut self, what: &str, rank: usize, cell: &Cell, round: u64) -> Result<()> {
-        let (team, seq) = (self.team, self.seq);
-        team.alive()?;
-        let _open = OpenWait { team };
-        let note = Note { team, what, round };
-        let ready = || (cell.load() >= round).then_some(());
-        self.patience.refresh();
-        let outcome = until(cell, team.waiter(), &mut self.patience, ready, || {
-            note.waiting_for(rank, cell);
-            ended(team, seq, std::iter::once(rank))
-        });
-        outcome.map_err(|unmet| self.unmet(unmet, what, round, |_| cell, rank..rank + 1))
+        let outcome = rendezvous::all_reach(ranks.clone(), &cell_of, &ready, team.waiter(), patience, ended);
+        outcome.map_err(|unmet| match unmet {
+            Unmet::Ended(error) => self.placed_at(error, what),
+            Unmet::TimedOut => {
+                let late: Vec<usize> = late().collect();
+                let seen = late.first().map_or(expected, |&rank| cell_of(rank).load() as i64);
+                self.give_up(what, &late, seen, expected)
+            }
+        })
     }
 
     /// A segment of the process of another rank. A peer pushes a segment before it speaks of anything in it, but over a
     /// socket, so it may still be on its way.
     ///
     /// # Errors
-    /// As [`meet`](OpGuard::meet); [`Error::BadPeer`] if that rank shares this process, or left and never pushed it.
+    /// As [`all_reach`](OpGuard::all_reach); [`Error::BadPeer`] if that rank shares this process, or left and never pushed
+    /// it.
     pub fn peer_segment(&mut self, rank: usize, id: u64) -> Result<Arc<Segment>> {
         self.team.alive()?;
-        let shared = &self.team.shared;
-        let never = || Error::bad_peer(format!("rank {rank} speaks of a segment that it has not pushed"));
-        let peer = shared.peer_of(rank).ok_or_else(never)?;
+        let (team, seq) = (self.team, self.seq);
         let what = format!("a segment of rank {rank}");
         self.patience.refresh();
-        let mut slice = Duration::ZERO;
-        loop {
-            let gone = peer.is_dead();
-            if let Some(segment) = peer.segment(id, slice.into()) {
-                return Ok(segment);
-            }
-            if gone {
-                // Whoever saw that death may not have come to tell this team of it.
-                shared.process_died(peer.nonce());
-            }
-            if let Some(error) = ended(self.team, self.seq, std::iter::once(rank)) {
-                return Err(self.placed_at(error, &what));
-            }
-            if gone {
-                return Err(never());
-            }
-            slice = match self.patience.next() {
-                Next::Look => Duration::ZERO,
-                Next::Sleep(slice) => slice.min(SEGMENT_SLICE),
-                Next::GiveUp => return Err(self.give_up(&what, &[rank], 0, 1)),
-            };
-        }
+        let gone = || ended(team, seq, std::iter::once(rank));
+        await_segment(&team.shared, rank, id, &mut self.patience, gone).map_err(|unmet| match unmet {
+            Unmet::Ended(error) => self.placed_at(error, &what),
+            Unmet::TimedOut => self.give_up(&what, &[rank], 0, 1),
+        })
     }
 
     /// Ends the operation in good order.
@@ -219,7 +191,7 @@ impl<'t> OpGuard<'t> {
             if agreed || matches!(error, Error::PeerLeft { .. }) {
                 return self.placed(error);
             }
-            if let Some(end) = shared.ended(|| self.place("")) {
+            if let Some(end) = shared.ended(|| self.place(&"")) {
                 // An error that knows its place says more: it was made when the end was noticed.
                 return if error.at().is_some() { error } else { end };
             }
@@ -232,12 +204,13 @@ impl<'t> OpGuard<'t> {
     /// The error, with its place if it has none yet.
     fn placed(&self, mut error: Error) -> Error {
         if let Some(at) = error.at_mut().filter(|at| at.op.is_empty()) {
-            *at = self.place("");
+            *at = self.place(&"");
         }
         error
     }
 
-    fn place(&self, what: &str) -> At {
+    fn place(&self, what: &dyn Display) -> At {
+        let what = what.to_string();
         let colon = if what.is_empty() { "" } else { ": " };
         let op = format!("{} #{}{colon}{what}", self.op, self.seq);
         at(&self.team.shared, self.team.rank(), &op, self.started)
@@ -254,26 +227,8 @@ impl<'t> OpGuard<'t> {
         self.team.inside.store(false, Ordering::Release);
     }
 
-    fn unmet<'c>(
-        &self,
-        unmet: Unmet<Error>,
-        what: &str,
-        round: u64,
-        cell_of: impl Fn(usize) -> &'c Cell,
-        ranks: std::ops::Range<usize>,
-    ) -> Error {
-        match unmet {
-            Unmet::Ended(error) => self.placed_at(error, what),
-            Unmet::TimedOut => {
-                let late: Vec<usize> = ranks.filter(|&rank| cell_of(rank).load() < round).collect();
-                let seen = late.first().map_or(round, |&rank| cell_of(rank).load());
-                self.give_up(what, &late, seen, round)
-            }
-        }
-    }
-
     /// Ends the team because these ranks did not come in time; the error says so, or what ended it before.
-    fn give_up(&self, what: &str, late: &[usize], seen: u64, expected: u64) -> Error {
+    fn give_up(&self, what: &dyn Display, late: &[usize], seen: i64, expected: i64) -> Error {
         let shared = &self.team.shared;
         let missing = late.iter().map(|&rank| Missing { rank, state: shared.state_of(rank) }).collect();
         let text = format!("{} #{}: {what}", self.op, self.seq);
@@ -285,7 +240,7 @@ impl<'t> OpGuard<'t> {
         self.placed_at(error, what)
     }
 
-    fn placed_at(&self, mut error: Error, what: &str) -> Error {
+    fn placed_at(&self, mut error: Error, what: &dyn Display) -> Error {
         if let Some(at) = error.at_mut() {
             *at = self.place(what);
         }
@@ -307,14 +262,14 @@ impl Drop for OpGuard<'_> {
 impl TeamShared {
     /// Ends the team because `rank` waited too long.
     pub(crate) fn give_up(&self, rank: usize, what: &str, waited: Duration, missing: Vec<Missing>) {
-        let (seen, expected) = ((self.size() - missing.len()) as u64, self.size() as u64);
+        let (seen, expected) = ((self.size() - missing.len()) as i64, self.size() as i64);
         let waited = Waited { what: what.to_string(), waited, missing, seen, expected };
         self.end(&Ending::TimedOut { by: rank, waited });
     }
 }
 
 /// What keeps one of these ranks from coming to operation `seq`.
-fn ended(team: &Team, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Option<Error> {
+fn ended(team: &Member, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Option<Error> {
     if let Some(error) = team.shared.ended(Default::default) {
         return Some(error);
     }
@@ -327,34 +282,36 @@ fn ended(team: &Team, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Opt
     Some(team.shared.ended(Default::default).unwrap_or(Error::PeerLeft { rank, at: Box::default() }))
 }
 
-/// Tells the control block what this rank waits for. Cheap enough to do each time that a waiter looks in vain.
-struct Note<'a> {
-    team: &'a Team,
-    what: &'a str,
-    round: u64,
+/// Tells the control block what this rank waits for, until the wait is over. Cheap enough to do each time that a waiter
+/// looks in vain.
+pub(super) struct Note<'a> {
+    team: &'a Member,
+    what: &'a dyn Display,
+    expected: i64,
 }
 
-impl Note<'_> {
-    fn waiting_for(&self, rank: usize, cell: &Cell) {
-        let waits = &self.team.shared.control().rank(self.team.rank()).waits;
+impl<'a> Note<'a> {
+    pub(super) fn new(team: &'a Member, what: &'a dyn Display, expected: i64) -> Note<'a> {
+        Note { team, what, expected }
+    }
+
+    /// `on` is the rank that is waited for; none if anybody will do.
+    pub(super) fn waiting_for(&self, on: Option<usize>, cell: &Cell) {
+        let waits = &self.team.shared.control().rank(self.team.rank).waits;
         waits.seen.store(cell.load(), Ordering::Relaxed);
-        if waits.on.load(Ordering::Relaxed) == rank as u64 + 1 {
+        let on = on.map_or(ON_ANYBODY, |rank| rank as u64 + 1);
+        if waits.on.load(Ordering::Relaxed) == on {
             return;
         }
-        waits.expected.store(self.round, Ordering::Relaxed);
+        waits.expected.store(self.expected as u64, Ordering::Relaxed);
         waits.since.store(clock::now(), Ordering::Relaxed);
-        waits.what.set(self.what);
-        waits.on.store(rank as u64 + 1, Ordering::Release);
+        waits.what.set(&self.what.to_string());
+        waits.on.store(on, Ordering::Release);
     }
 }
 
-/// Takes the note away at the end of the wait.
-struct OpenWait<'a> {
-    team: &'a Team,
-}
-
-impl Drop for OpenWait<'_> {
+impl Drop for Note<'_> {
     fn drop(&mut self) {
-        self.team.shared.control().rank(self.team.rank()).waits.on.store(0, Ordering::Release);
+        self.team.shared.control().rank(self.team.rank).waits.on.store(0, Ordering::Release);
     }
 }

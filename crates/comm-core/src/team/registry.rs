@@ -68,9 +68,9 @@ impl Registry {
     }
 
     pub(crate) fn keep(&self, kept: Kept) {
-        if !kept.is_deserted() {
-            lock(&self.kept).push(kept);
-        }
+        lock(&self.kept).push(kept);
+        // A peer that let go before it was on the list has rung for nothing.
+        self.sweep();
     }
 
     /// Forgets the teams that are gone, and lets go of what no peer can use any more.

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use super::control::{BUCKETS, Control, TeamId};
@@ -34,14 +34,17 @@ struct NameHold {
     members: usize,
 }
 
-type Shelf = HashMap<(std::any::TypeId, u64), Arc<dyn Any + Send + Sync>>;
+type Shelf = HashMap<(std::any::TypeId, u64), Weak<dyn Any + Send + Sync>>;
+
+/// Whether a process, by its index in the team, has let go of memory of this one.
+type LetGo = Box<dyn Fn(usize) -> bool + Send>;
 
 /// A team as this process sees it; its ranks hold it together.
 pub(crate) struct TeamShared {
     name: String,
     id: TeamId,
     hub: Arc<Hub>,
-    control: Arc<Control>,
+    control: Control,
     processes: Arc<[Process]>,
     process_of: Vec<usize>,
     own_process: usize,
@@ -50,8 +53,6 @@ pub(crate) struct TeamShared {
     pub(crate) tasks: Tasks,
     reports: Mutex<()>,
     shelf: Mutex<Shelf>,
-    /// Holds what peers may use until all of them have left; see [`Team::keep`](super::Team::keep).
-    kept: Mutex<Vec<Box<dyn Send>>>,
 }
 
 impl TeamShared {
@@ -77,7 +78,7 @@ impl TeamShared {
             name,
             id,
             hub,
-            control: Arc::new(control),
+            control,
             processes,
             process_of,
             own_process,
@@ -85,7 +86,6 @@ impl TeamShared {
             tasks: Tasks::default(),
             reports: Mutex::default(),
             shelf: Mutex::default(),
-            kept: Mutex::default(),
         })
     }
 
@@ -140,6 +140,10 @@ impl TeamShared {
 
     pub(crate) fn process_of(&self, rank: usize) -> usize {
         self.process_of[rank]
+    }
+
+    pub(crate) fn processes(&self) -> usize {
+        self.processes.len()
     }
 
     pub(crate) fn own_process(&self) -> usize {
@@ -271,29 +275,34 @@ impl TeamShared {
         self.size() + self.own_process
     }
 
-    /// Something that the ranks of this process share, made by the first that asks.
+    /// Something that the ranks of this process share, made by the first that asks and gone with the last handle.
     pub(crate) fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
         if fork::is_forked() {
             // The lock may be held by a thread that is not there. Nobody else of the team is in this process anyhow.
             return Arc::new(make());
         }
         let mut shelf = lock(&self.shelf);
+        shelf.retain(|_, thing| thing.strong_count() > 0);
         let key = (std::any::TypeId::of::<T>(), key);
-        if let Some(there) = shelf.get(&key).and_then(|thing| thing.clone().downcast::<T>().ok()) {
+        if let Some(there) =
+            shelf.get(&key).and_then(Weak::upgrade).and_then(|thing| thing.downcast::<T>().ok())
+        {
             return there;
         }
         let fresh = Arc::new(make());
-        shelf.insert(key, fresh.clone());
+        let weak: Weak<T> = Arc::downgrade(&fresh);
+        shelf.insert(key, weak);
         fresh
     }
 
-    /// Keeps a thing until no other process can use this process's memory any more.
-    pub(crate) fn keep(&self, thing: Box<dyn Send>) {
+    /// Keeps memory that other processes may use until each of them has let go of it or is dead.
+    pub(crate) fn keep(&self, memory: Box<dyn Send>, let_go: LetGo) {
         if fork::is_forked() {
-            // As in `share`; and no peer uses memory of this process.
+            // As in `share`; no peer uses memory of this process, and blocks of the parent's do nothing when dropped.
             return;
         }
-        lock(&self.kept).push(thing);
+        let (processes, own_process) = (self.processes.clone(), self.own_process);
+        self.hub.teams.keep(Kept { processes, own_process, let_go, _memory: memory });
     }
 
     pub(crate) fn lock_reports(&self) -> MutexGuard<'_, ()> {
@@ -317,39 +326,19 @@ impl Bell for TeamShared {
     }
 }
 
-impl Drop for TeamShared {
-    fn drop(&mut self) {
-        if fork::is_forked() {
-            // What is kept is the parent's; blocks know that, and do nothing when they are dropped here.
-            return;
-        }
-        let things = std::mem::take(&mut *lock(&self.kept));
-        let kept = Kept {
-            control: self.control.clone(),
-            processes: self.processes.clone(),
-            own_process: self.own_process,
-            things,
-        };
-        self.hub.teams.keep(kept);
-    }
-}
-
-/// Memory of a team that this process has left, for the peers that have not.
+/// Memory that other processes may still use.
 pub(crate) struct Kept {
-    control: Arc<Control>,
     processes: Arc<[Process]>,
     own_process: usize,
-    things: Vec<Box<dyn Send>>,
+    let_go: LetGo,
+    _memory: Box<dyn Send>,
 }
 
 impl Kept {
-    /// Whether nobody can use it any more: all ranks of the other processes have left or died.
+    /// Whether nobody can use it any more.
     pub(crate) fn is_deserted(&self) -> bool {
-        self.things.is_empty()
-            || self.processes.iter().enumerate().all(|(p, process)| {
-                p == self.own_process
-                    || process.peer.get().is_none_or(|peer| peer.is_dead())
-                    || process.ranks.iter().all(|&rank| self.control.left_after(rank).is_some())
-            })
+        self.processes.iter().enumerate().all(|(p, process)| {
+            p == self.own_process || process.peer.get().is_none_or(|peer| peer.is_dead()) || (self.let_go)(p)
+        })
     }
 }

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::control::ON_ANYBODY;
 use super::shared::TeamShared;
-use super::{Team, at};
+use super::{Member, at};
 use crate::error::Error;
 use crate::hub::Hub;
 use crate::wait::clock;
@@ -15,12 +16,12 @@ use crate::wait::clock;
 pub struct OpenWait {
     /// What is waited for.
     pub what: String,
-    /// The rank whose doing is awaited.
-    pub rank: usize,
+    /// The rank whose doing is awaited, if it is one.
+    pub rank: Option<usize>,
     /// The value last seen.
-    pub seen: u64,
+    pub seen: i64,
     /// The value that will end the wait.
-    pub expected: u64,
+    pub expected: i64,
     /// How long the rank has been waiting.
     pub elapsed: Duration,
 }
@@ -68,17 +69,18 @@ impl fmt::Display for RankSnapshot {
         };
         write!(f, "{verb} {} #{}", if self.op.is_empty() { "nothing" } else { &self.op }, self.seq)?;
         if let Some(wait) = &self.wait {
+            let rank = wait.rank.map_or("any rank".into(), |rank| format!("rank {rank}"));
             write!(
                 f,
-                "; waits for rank {}: {} (seen {}, expected {}, for {:.1?})",
-                wait.rank, wait.what, wait.seen, wait.expected, wait.elapsed
+                "; waits for {rank}: {} (seen {}, expected {}, for {:.1?})",
+                wait.what, wait.seen, wait.expected, wait.elapsed
             )?;
         }
         Ok(())
     }
 }
 
-impl Team {
+impl Member {
     /// What each rank is doing now.
     ///
     /// ```
@@ -124,9 +126,9 @@ fn snapshot(team: &TeamShared, asker: usize) -> TeamSnapshot {
             inside: op & 1 == 1,
             wait: (on != 0).then(|| OpenWait {
                 what: waits.what.get(),
-                rank: (on - 1) as usize,
-                seen: waits.seen.load(Ordering::Relaxed),
-                expected: waits.expected.load(Ordering::Relaxed),
+                rank: (on != ON_ANYBODY).then(|| (on - 1) as usize),
+                seen: waits.seen.load(Ordering::Relaxed) as i64,
+                expected: waits.expected.load(Ordering::Relaxed) as i64,
                 elapsed: Duration::from_nanos(
                     clock::now().saturating_sub(waits.since.load(Ordering::Relaxed)),
                 ),

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use super::Member;
 use super::control::BUCKETS;
 use super::shared::TeamShared;
-use super::{Team, at};
-use crate::error::{Error, Missing, Result};
+use super::watch::Watch;
+use crate::error::{Error, Result};
 use crate::hub::reactor::{Timer, guarded};
 use crate::sync::lock;
 use crate::wait::{Cell, Deadline};
@@ -83,14 +84,14 @@ pub trait CellRef: Send + Sync + 'static {
     fn cell(&self) -> &Cell;
 }
 
-/// A one-sided wait of a task: see [`Team::wait_task`].
+/// A one-sided wait of a task: see [`Member::wait_task`].
 pub struct TaskWait<C, F> {
     shared: Arc<TeamShared>,
     rank: usize,
     cell: C,
     ready: F,
     what: String,
-    expected: u64,
+    expected: i64,
     from: Option<usize>,
     started: Instant,
     deadline: Deadline,
@@ -113,11 +114,10 @@ impl<C, F> std::fmt::Debug for TaskWait<C, F> {
 // Nothing in it is ever pinned in place.
 impl<C, F> Unpin for TaskWait<C, F> {}
 
-impl Team {
+impl Member {
     /// Waits, as a task, until `ready` accepts the value of a cell, and gives that value.
     ///
-    /// `from` is the rank whose doing is awaited, if it is one: it is named when the wait times out, and the wait ends
-    /// when it leaves. Any executor will do: the hub's reactor wakes the task, and however many tasks wait, they cost
+    /// `from` is as in [`wait`](Member::wait). Any executor will do: the hub's reactor wakes the task, and however many tasks wait, they cost
     /// one thread. Dropping the future ends the wait.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl Team {
         what: &str,
         cell: C,
         from: Option<usize>,
-        expected: u64,
+        expected: i64,
         ready: F,
         deadline: impl Into<Deadline>,
     ) -> TaskWait<C, F> {
@@ -174,6 +174,10 @@ impl Team {
 }
 
 impl<C: CellRef, F: Fn(u64) -> bool + Send> TaskWait<C, F> {
+    fn watch(&self) -> Watch<'_> {
+        Watch { shared: &self.shared, rank: self.rank, from: self.from, started: self.started }
+    }
+
     fn look(&self) -> Option<Result<u64>> {
         let ready = || {
             let value = self.cell.cell().load();
@@ -182,28 +186,14 @@ impl<C: CellRef, F: Fn(u64) -> bool + Send> TaskWait<C, F> {
         if let Some(found) = ready() {
             return Some(found);
         }
-        let at = || at(&self.shared, self.rank, &self.what, self.started);
-        let end = self.shared.ended(at).or_else(|| {
-            let rank = self.from?;
-            self.shared.control().left_after(rank)?;
-            // He may have ended the team before he left: now that it is seen that he left, that is seen too.
-            Some(self.shared.ended(at).unwrap_or_else(|| Error::PeerLeft { rank, at: Box::new(at()) }))
-        })?;
+        let end = self.watch().end(&self.what)?;
         // The end may have come after what is waited for.
         Some(ready().unwrap_or(Err(end)))
     }
 
     fn timed_out(&self) -> Error {
-        let missing =
-            self.from.map(|rank| Missing { rank, state: self.shared.state_of(rank) }).into_iter().collect();
-        Error::Timeout {
-            what: self.what.clone(),
-            waited: self.started.elapsed(),
-            missing,
-            seen: self.cell.cell().load(),
-            expected: self.expected,
-            at: Box::new(at(&self.shared, self.rank, &self.what, self.started)),
-        }
+        let seen = self.cell.cell().load();
+        self.watch().timed_out(&self.what, self.started.elapsed(), seen, self.expected)
     }
 }
 

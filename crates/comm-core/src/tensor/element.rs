@@ -31,6 +31,35 @@ mod sealed {
 pub trait Element: sealed::Sealed + Copy + PartialEq + fmt::Debug + Default + Send + Sync + 'static {
     /// The element type that this Rust type stands for.
     const DTYPE: DType;
+
+    /// The bytes of values, in this machine's byte order.
+    fn bytes_of(values: &[Self]) -> &[u8] {
+        as_bytes(values)
+    }
+
+    /// The value that these bytes are.
+    ///
+    /// # Errors
+    /// Another number of bytes than one element has; a bool that is neither 0 nor 1.
+    ///
+    /// ```
+    /// use comm_core::tensor::Element;
+    ///
+    /// assert_eq!(f32::value_of(&1.5f32.to_ne_bytes())?, 1.5);
+    /// assert!(bool::value_of(&[2]).is_err() && u16::value_of(&[0]).is_err());
+    /// # Ok::<(), comm_core::tensor::TensorError>(())
+    /// ```
+    fn value_of(bytes: &[u8]) -> Result<Self, TensorError> {
+        const OP: &str = "Element::value_of";
+        let expected = size_of::<Self>();
+        if bytes.len() != expected {
+            return Err(TensorError::Length { op: OP, unit: "bytes", seen: bytes.len(), expected });
+        }
+        check::<Self>(OP, bytes)?;
+        // SAFETY: as many bytes as the type has, and such as it has values of, both just checked; without padding every
+        // one of them counts. They need not be aligned.
+        Ok(unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
+    }
 }
 
 macro_rules! elements {

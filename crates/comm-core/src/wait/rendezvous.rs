@@ -7,26 +7,27 @@ use super::model::Patience;
 #[cfg(not(loom))]
 use super::patience::Patience;
 
-/// Waits until each of the `n` cells has reached `round`.
+/// Waits until `ready` accepts the cell of each of these ranks, one after the other.
 ///
-/// Cells count rounds and never go back, so a rank that is a round ahead is not mistaken for one that is behind.
 /// `ended` is asked about the rank that is waited for at that moment.
 pub(crate) fn all_reach<'c, E>(
-    n: usize,
+    ranks: impl Iterator<Item = usize>,
     cell_of: impl Fn(usize) -> &'c Cell,
-    round: u64,
+    ready: impl Fn(u64) -> bool,
     waiter: Waiter<'_>,
     patience: &mut Patience,
     mut ended: impl FnMut(usize) -> Option<E>,
 ) -> Result<(), Unmet<E>> {
-    for rank in 0..n {
+    for rank in ranks {
         let cell = cell_of(rank);
-        until(cell, waiter, patience, || (cell.load() >= round).then_some(()), || ended(rank))?;
+        until(cell, waiter, patience, || ready(cell.load()).then_some(()), || ended(rank))?;
     }
     Ok(())
 }
 
 /// A barrier over one cell per rank: announces `round` in the waiter's own cell and waits for all.
+///
+/// Cells count rounds and never go back, so a rank that is a round ahead is not mistaken for one that is behind.
 #[doc(alias = "Barrier")]
 pub(crate) fn meet<'c, E>(
     n: usize,
@@ -38,5 +39,5 @@ pub(crate) fn meet<'c, E>(
     ended: impl FnMut(usize) -> Option<E>,
 ) -> Result<(), Unmet<E>> {
     cell_of(waiter.slot).set(round, bell);
-    all_reach(n, cell_of, round, waiter, patience, ended)
+    all_reach(0..n, cell_of, |seen| seen >= round, waiter, patience, ended)
 }

@@ -200,7 +200,11 @@ fn in_child(team: &Team, mut held: Held, mut op: OpGuard<'_>, turn: u64, at: &dy
         Box::new(|| forked(team.begin("x", soon).err())),
         Box::new(|| comm_core::team::snapshots().is_empty()),
         Box::new(|| team.snapshot().ranks.len() == team.size()),
-        Box::new(|| team.peer_segment(team.size() - 1, 1, soon).is_none()),
+        Box::new(|| forked(team.peer_segment(team.size() - 1, 1, soon).err())),
+        Box::new(|| {
+            let cell = Word::default();
+            forked(team.wait(&"x", &cell, None, 1, |v| (v == 9).then_some(()), soon).err())
+        }),
         Box::new(|| {
             let poll = Pin::new(&mut held.task).poll(&mut Context::from_waker(Waker::noop()));
             matches!(poll, Poll::Ready(Err(Error::Forked)))
@@ -216,7 +220,8 @@ fn in_child(team: &Team, mut held: Held, mut op: OpGuard<'_>, turn: u64, at: &dy
         Box::new(|| forked(op.say(&[0; BOARD_BYTES]).err()) && forked(op.heard().err())),
         Box::new(|| *team.share(9, || 9) == 9),
         Box::new(|| {
-            team.keep(vec![1]);
+            team.keep(vec![1], |_| false);
+            team.ring_process(0);
             true
         }),
     ];

@@ -42,7 +42,7 @@ fn named(ctx: &RankCtx) -> RankResult {
             };
             let missing: Vec<usize> = missing.iter().map(|m| m.rank).collect();
             check_eq!(missing, absent, "round {round}");
-            check_eq!((*seen, *expected), ((ctx.world() - absent.len()) as u64, ctx.world() as u64));
+            check_eq!((*seen, *expected), ((ctx.world() - absent.len()) as i64, ctx.world() as i64));
             check!(took >= patience, "round {round}: after {took:?}");
             check!(took <= patience + LATE, "round {round}: only after {took:?}");
             check!(error.to_string().contains("COMM_INSTANCE_ID"), "{error}");

@@ -20,7 +20,7 @@ fn stuck(ctx: &RankCtx) -> RankResult {
         }
         let stuck = loop {
             let seen = team.snapshot();
-            let in_vain = |rank: usize| seen.ranks[rank].wait.as_ref().is_some_and(|w| w.rank == late);
+            let in_vain = |rank: usize| seen.ranks[rank].wait.as_ref().is_some_and(|w| w.rank == Some(late));
             // A rank that has not woken from the last barrier still shows that one.
             let waits = |rank: usize| seen.ranks[rank].seq == seq && in_vain(rank);
             if (0..late).all(waits) {
@@ -46,7 +46,7 @@ fn stuck(ctx: &RankCtx) -> RankResult {
             let wait = seen.wait.as_ref().ok_or("it does not wait")?;
             // What was last seen of the late rank is its last barrier; the join is counted elsewhere.
             let last = if round == 0 { 0 } else { seq - 1 };
-            check_eq!((wait.rank, wait.seen, wait.expected), (late, last, seq));
+            check_eq!((wait.rank, wait.seen, wait.expected), (Some(late), last as i64, seq as i64));
             check!(wait.what.contains("barrier"), "{}", wait.what);
             let line = seen.to_string();
             for part in ["barrier", &format!("waits for rank {late}"), &format!("expected {seq}")] {

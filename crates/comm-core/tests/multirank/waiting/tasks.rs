@@ -110,7 +110,8 @@ fn wait(ctx: &RankCtx, team: &Team, block: &Arc<Block>) -> RankResult {
         let cell = Nth { block: block.clone(), n };
         let expected = n as u64 + 1;
         let from = 1 + n % (ctx.world() - 1);
-        team.wait_task(&format!("cell {n}"), cell, Some(from), expected, move |v| v == expected, SOON)
+        let text = format!("cell {n}");
+        team.wait_task(&text, cell, Some(from), expected as i64, move |v| v == expected, SOON)
     });
     let executor = Executor::start(waits);
     check_eq!(executor.pending(), WAITS);

@@ -37,7 +37,14 @@ impl Own {
     }
 
     fn wait(&self, team: &Team, value: u64, ctx: &RankCtx) -> Wait {
-        team.wait_task("a value", self.clone(), None, value, Box::new(move |v| v == value), ctx.deadline())
+        team.wait_task(
+            "a value",
+            self.clone(),
+            None,
+            value as i64,
+            Box::new(move |v| v == value),
+            ctx.deadline(),
+        )
     }
 }
 
