@@ -12,8 +12,8 @@ use crate::multirank;
 use crate::out::{People, note};
 use crate::report::{Counts, check_writable, write_rows};
 
-/// The crates whose library holds loom models, in modules called `loom`.
-const LOOM_CRATES: &[&str] = &["comm-core"];
+/// The crates whose library holds loom models, in modules called `loom_models`.
+const LOOM_CRATES: &[&str] = &["comm-core", "comm-store"];
 
 /// The slow lanes of `--lane`.
 const LANES: &[&str] = &[];

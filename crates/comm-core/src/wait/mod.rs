@@ -8,7 +8,8 @@
 //! A process with async waiters is one more bit of the mask: the writer marks the cell's bucket in that process's
 //! bitmap and writes its eventfd, and the process's reactor wakes the tasks of that bucket.
 //!
-//! The same code is checked by loom: `cargo xtask test --loom`.
+//! The same code is checked by loom: `cargo xtask test --loom`. Built for the models of a crate above, it is the cells
+//! and the wait alone.
 
 mod blocking;
 mod cell;
@@ -19,17 +20,20 @@ mod deadline;
 #[cfg(not(loom))]
 pub(crate) mod futex;
 #[cfg(loom)]
-mod model;
+pub mod model;
 mod park;
 #[cfg(not(loom))]
 mod patience;
+#[cfg(any(not(loom), test))]
 pub(crate) mod rendezvous;
 mod sync;
 
 #[cfg(not(loom))]
 pub use deadline::Deadline;
 
-pub(crate) use blocking::{Unmet, Waiter, until};
+#[cfg(any(not(loom), test))]
+pub(crate) use blocking::Unmet;
+pub(crate) use blocking::{Waiter, until};
 pub use cell::{Bell, Cell, SLOTS};
 pub use park::ParkWord;
 #[cfg(not(loom))]

@@ -1,8 +1,12 @@
-//! The wait under loom: a futex, patience without a clock, and the models.
+//! The wait under loom: a futex, patience without a clock, a scope to wait in, and the models.
 //!
-//! Run with `cargo xtask test --loom`. The cells, the fences and the loops are the shipped ones.
+//! Run with `cargo xtask test --loom`. The cells, the fences and the loops are the shipped ones. The crates above
+//! model what they build on cells within a [`Scope`].
 
 use loom::sync::{Condvar, Mutex};
+
+use super::sync::{AtomicU64, Ordering, fence};
+use super::{Bell, Cell, ParkWord, Waiter, until};
 
 /// What the kernel does for a futex word: look and fall asleep in one step.
 #[derive(Debug)]
@@ -51,48 +55,62 @@ impl Patience {
     }
 }
 
+/// What a team's control block is to the wait: park words, and the word that says that it is over.
+#[derive(Debug)]
+pub struct Scope {
+    parks: Vec<ParkWord>,
+    over: AtomicU64,
+}
+
+/// The scope ended before what was waited for had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Over;
+
+impl Scope {
+    /// A scope of so many ranks. It is made inside of a model, as everything of loom is.
+    pub fn new(ranks: usize) -> Scope {
+        Scope { parks: (0..ranks).map(|_| ParkWord::default()).collect(), over: AtomicU64::new(0) }
+    }
+
+    /// Waits as `rank` until `ready`, which looks at `cell`, gives something. This is the shipped wait.
+    ///
+    /// # Errors
+    /// [`Over`] if the scope ended before.
+    pub fn wait<T>(&self, rank: usize, cell: &Cell, ready: impl FnMut() -> Option<T>) -> Result<T, Over> {
+        // Nothing times out in a model.
+        until(cell, self.waiter(rank), &mut Patience, ready, || self.ended()).map_err(|_| Over)
+    }
+
+    /// As the team ends: store, fence, wake everybody.
+    pub fn end(&self) {
+        self.over.store(1, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.parks.iter().for_each(ParkWord::wake);
+    }
+
+    fn waiter(&self, rank: usize) -> Waiter<'_> {
+        Waiter { slot: rank, park: &self.parks[rank] }
+    }
+
+    fn ended(&self) -> Option<Over> {
+        (self.over.load(Ordering::Acquire) != 0).then_some(Over)
+    }
+}
+
+impl Bell for Scope {
+    fn ring(&self, slot: usize, _tag: u32) {
+        if let Some(park) = self.parks.get(slot) {
+            park.wake();
+        }
+    }
+}
+
 #[cfg(test)]
 mod loom_models {
     use super::*;
-    use crate::wait::sync::{AtomicU64, Ordering, fence};
-    use crate::wait::{Bell, Cell, ParkWord, Unmet, Waiter, rendezvous, until};
+    use crate::wait::{Unmet, rendezvous};
     use loom::sync::Arc;
     use loom::thread;
-
-    /// What a team's control block is to the wait: park words, and the word that says that it is over.
-    struct Scope {
-        parks: Vec<ParkWord>,
-        over: AtomicU64,
-    }
-
-    impl Scope {
-        fn new(ranks: usize) -> Scope {
-            Scope { parks: (0..ranks).map(|_| ParkWord::default()).collect(), over: AtomicU64::new(0) }
-        }
-
-        fn waiter(&self, rank: usize) -> Waiter<'_> {
-            Waiter { slot: rank, park: &self.parks[rank] }
-        }
-
-        /// As the team ends: store, fence, wake everybody.
-        fn end(&self) {
-            self.over.store(1, Ordering::Release);
-            fence(Ordering::SeqCst);
-            self.parks.iter().for_each(ParkWord::wake);
-        }
-
-        fn ended(&self) -> Option<()> {
-            (self.over.load(Ordering::Acquire) != 0).then_some(())
-        }
-    }
-
-    impl Bell for Scope {
-        fn ring(&self, slot: usize, _tag: u32) {
-            if let Some(park) = self.parks.get(slot) {
-                park.wake();
-            }
-        }
-    }
 
     /// Every interleaving with at most so many preemptions; three threads without a bound take hours.
     fn bounded(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
@@ -101,9 +119,8 @@ mod loom_models {
         model.check(body);
     }
 
-    fn await_value(scope: &Scope, rank: usize, cell: &Cell, value: u64) -> Result<(), Unmet<()>> {
-        let ready = || (cell.load() >= value).then_some(());
-        until(cell, scope.waiter(rank), &mut Patience, ready, || scope.ended())
+    fn await_value(scope: &Scope, rank: usize, cell: &Cell, value: u64) -> Result<(), Over> {
+        scope.wait(rank, cell, || (cell.load() >= value).then_some(()))
     }
 
     #[test]
@@ -166,7 +183,7 @@ mod loom_models {
                 let shared = shared.clone();
                 thread::spawn(move || shared.0.end())
             };
-            assert_eq!(await_value(&shared.0, 0, &shared.1, 1), Err(Unmet::Ended(())));
+            assert_eq!(await_value(&shared.0, 0, &shared.1, 1), Err(Over));
             ender.join().unwrap();
         });
     }
@@ -259,7 +276,7 @@ mod loom_models {
                 &mut Patience,
                 |_| scope.ended(),
             );
-            assert_eq!(met, Err(Unmet::Ended(())));
+            assert_eq!(met, Err(Unmet::Ended(Over)));
             ender.join().unwrap();
         });
     }
