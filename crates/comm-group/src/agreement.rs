@@ -45,13 +45,18 @@ pub(crate) struct Descriptor {
     /// Whether the tensor is on another device than the CPU.
     elsewhere: u16,
     dims: u32,
+    /// How many bytes of the tensor follow the descriptor, or [`EXPOSED`]. Each rank's own affair.
+    carried: u64,
     shape: [u64; MAX_DIMS],
 }
+
+/// The tensor does not follow its descriptor: it is exposed in place.
+const EXPOSED: u64 = u64::MAX;
 
 impl Descriptor {
     pub(crate) const BYTES: usize = size_of::<Descriptor>();
 
-    pub(crate) fn new(seq: u64, op: Op, tensor: Option<&Tensor>) -> Descriptor {
+    pub(crate) fn new(seq: u64, op: Op, tensor: Option<&Tensor>, carried: Option<usize>) -> Descriptor {
         let mut shape = [0; MAX_DIMS];
         for (to, &from) in shape.iter_mut().zip(tensor.map_or(&[][..], Tensor::shape)) {
             *to = from as u64;
@@ -64,6 +69,7 @@ impl Descriptor {
             dtype: tensor.map_or(0, |t| u16::from(t.dtype().code())),
             elsewhere: tensor.map_or(0, |t| u16::from(!t.device().is_cpu())),
             dims: tensor.map_or(0, |t| t.shape().len() as u32),
+            carried: carried.map_or(EXPOSED, |bytes| bytes as u64),
             shape,
         }
     }
@@ -72,6 +78,11 @@ impl Descriptor {
     pub(crate) fn shape(&self) -> Option<Vec<usize>> {
         let dims = self.shape.get(..self.dims as usize)?;
         dims.iter().map(|&n| usize::try_from(n).ok()).collect()
+    }
+
+    /// How many bytes of the tensor follow; none if it is exposed in place.
+    pub(crate) fn carried(&self) -> Option<u64> {
+        (self.carried != EXPOSED).then_some(self.carried)
     }
 
     fn op_name(&self) -> String {
@@ -152,7 +163,7 @@ mod tests {
 
     fn gather(shape: &[usize], dim: usize) -> Descriptor {
         let t = comm_core::tensor::TensorBuf::zeros(shape, DType::F32).unwrap().freeze();
-        Descriptor::new(7, Op::AllGather { dim }, Some(&t))
+        Descriptor::new(7, Op::AllGather { dim }, Some(&t), None)
     }
 
     fn odd(all: &[Descriptor]) -> (usize, &'static str, String, String) {
@@ -172,7 +183,7 @@ mod tests {
     #[test]
     fn operators_and_devices_differ_too() {
         let t = comm_core::tensor::TensorBuf::zeros(&[2], DType::F32).unwrap().freeze();
-        let sum = Descriptor::new(7, Op::AllReduce(ReduceOp::Sum), Some(&t));
+        let sum = Descriptor::new(7, Op::AllReduce(ReduceOp::Sum), Some(&t), None);
         let other = Descriptor { reduce: 9, ..sum };
         assert_eq!(odd(&[sum, sum, other]), (2, "operator", "operator 9".into(), "sum".into()));
         let elsewhere = Descriptor { elsewhere: 1, ..sum };
@@ -182,9 +193,9 @@ mod tests {
 
     #[test]
     fn the_odd_one_is_outside_the_majority() {
-        let all = [gather(&[3], 0), Descriptor::new(7, Op::Barrier, None), gather(&[3], 0)];
+        let all = [gather(&[3], 0), Descriptor::new(7, Op::Barrier, None, None), gather(&[3], 0)];
         assert_eq!(odd(&all), (1, "op", "barrier".into(), "all_gather".into()));
-        let all = [gather(&[3], 0), Descriptor::new(7, Op::Barrier, None)];
+        let all = [gather(&[3], 0), Descriptor::new(7, Op::Barrier, None, None)];
         assert_eq!(odd(&all).0, 1, "without a majority, whoever differs from rank 0");
     }
 

@@ -5,10 +5,10 @@ use std::fmt;
 use comm_core::team::Team;
 use comm_core::tensor::Tensor;
 use comm_core::{Deadline, Result};
-use comm_store::Window;
+use comm_store::window::Cost;
 
 use crate::reduce::ReduceOp;
-use crate::same_device;
+use crate::same_device::SameDevice;
 use crate::shard;
 
 /// One rank's handle to a group of ranks that do collectives together.
@@ -33,7 +33,7 @@ use crate::shard;
 #[doc(alias = "SameDeviceBackend")]
 pub struct ThreadGroup {
     team: Team,
-    window: Window,
+    backend: SameDevice,
 }
 
 impl fmt::Debug for ThreadGroup {
@@ -49,9 +49,9 @@ impl ThreadGroup {
     /// Those of a symmetric operation, and [`Error::OutOfMemory`](comm_core::Error::OutOfMemory), which ends the team
     /// for the others.
     pub fn new(team: Team, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
-        let window = same_device::window(&team, deadline.into())?;
+        let backend = SameDevice::new(&team, deadline.into())?;
         comm_core::point!("group.made");
-        Ok(ThreadGroup { team, window })
+        Ok(ThreadGroup { team, backend })
     }
 
     /// This rank.
@@ -71,13 +71,18 @@ impl ThreadGroup {
         &self.team
     }
 
+    /// What this rank's operations have cost so far; what they will, [`cost`](crate::cost()) tells.
+    pub fn costs(&self) -> Cost {
+        self.backend.costs()
+    }
+
     /// Waits until all ranks have come here.
     ///
     /// # Errors
     /// [`Error::Mismatch`](comm_core::Error::Mismatch) if a rank does something else; what ends a symmetric operation.
     #[doc(alias = "Barrier")]
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        same_device::barrier(&self.team, &self.window, deadline.into())
+        self.backend.barrier(deadline.into())
     }
 
     /// Combines the tensors of all ranks, element by element, in rank order; every rank gets the result.
@@ -113,7 +118,7 @@ impl ThreadGroup {
     /// ```
     #[doc(alias = "AllReduce")]
     pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp, deadline: impl Into<Deadline>) -> Result<Tensor> {
-        same_device::all_reduce(&self.team, &self.window, tensor, op, deadline.into())
+        self.backend.all_reduce(tensor, op, deadline.into())
     }
 
     /// Puts the shards of all ranks together along `dim`, in rank order; every rank gets the whole.
@@ -153,7 +158,7 @@ impl ThreadGroup {
     #[doc(alias = "AllGatherIntoTensor")]
     #[doc(alias = "EqualShapeAllGatherIntoTensor")]
     pub fn all_gather(&self, tensor: &Tensor, dim: usize, deadline: impl Into<Deadline>) -> Result<Tensor> {
-        same_device::all_gather(&self.team, &self.window, tensor, dim, deadline.into())
+        self.backend.all_gather(tensor, dim, deadline.into())
     }
 
     /// This rank's shard of a tensor that every rank has; see [`replicate_to_shard`](crate::replicate_to_shard()).

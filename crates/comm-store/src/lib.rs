@@ -1,9 +1,9 @@
-//! Memory that the ranks of a team reach in each other.
+//! Memory that the ranks of a team reach in each other, and signals to say when.
 //!
-//! [`window`] holds the first of it: cells that a rank sets and others wait for, a few bytes of each rank that all can
-//! read, and tensors exposed in place for reading. [`signal`] is what cells say to each other when they are notified.
+//! [`window`] is symmetric memory: a rank stores into and loads from the parts of its peers, and tells them by signals,
+//! of which the collectives of comm-group are made.
 //!
-//! Not here yet: notify and wait on a peer's cell, remote stores, put and get, and the keyed exchange of tensors.
+//! Not here yet: the keyed exchange of tensors.
 
 pub mod signal;
 #[cfg(not(loom))]
@@ -15,4 +15,5 @@ pub use window::Window;
 
 /// The fault points of this crate; see [`comm_core::points`].
 #[cfg(not(loom))]
-pub const POINTS: &[&str] = &["window.read"];
+pub const POINTS: &[&str] =
+    &["window.made", "window.wipe", "window.notify", "window.put", "window.get", "window.read"];

@@ -204,6 +204,13 @@ mod loom_models {
         });
     }
 
+    /// As an operation of a team does.
+    fn meet(scope: &Scope, cells: &[Cell], me: usize, round: u64) -> Result<(), Unmet<Over>> {
+        cells[me].set(round, scope);
+        let (ready, ended) = (|seen| seen >= round, |_| scope.ended());
+        rendezvous::all_reach(0..cells.len(), |r| &cells[r], ready, scope.waiter(me), &mut Patience, ended)
+    }
+
     /// Ranks meet twice on the same cells; what a rank wrote before the first meeting is seen after it, and nobody
     /// passes the second before all have passed the first.
     fn barrier(ranks: usize, preemptions: usize) {
@@ -213,19 +220,9 @@ mod loom_models {
             written: Vec<AtomicU64>,
         }
         fn rank_main(board: &Board, me: usize) {
-            let n = board.cells.len();
             for round in 1..=2 {
                 board.written[me].store(round, Ordering::Relaxed);
-                rendezvous::meet(
-                    n,
-                    |rank| &board.cells[rank],
-                    round,
-                    &board.scope,
-                    board.scope.waiter(me),
-                    &mut Patience,
-                    |_| board.scope.ended(),
-                )
-                .unwrap();
+                meet(&board.scope, &board.cells, me, round).unwrap();
                 for written in &board.written {
                     assert!(written.load(Ordering::Relaxed) >= round, "somebody passed too early");
                 }
@@ -267,15 +264,7 @@ mod loom_models {
                 thread::spawn(move || shared.0.end())
             };
             let (scope, cells) = &*shared;
-            let met = rendezvous::meet(
-                2,
-                |r| &cells[r],
-                1,
-                scope,
-                scope.waiter(0),
-                &mut Patience,
-                |_| scope.ended(),
-            );
+            let met = meet(scope, cells, 0, 1);
             assert_eq!(met, Err(Unmet::Ended(Over)));
             ender.join().unwrap();
         });

@@ -1,7 +1,9 @@
-//! All ranks meet: each sets its own cell, and waits for everybody's.
+//! All ranks meet: each sets its own cell to the round, and waits for everybody's.
+//!
+//! Such cells count rounds and never go back, so a rank that is a round ahead is not mistaken for one that is behind.
 
 use super::blocking::{Unmet, Waiter, until};
-use super::cell::{Bell, Cell};
+use super::cell::Cell;
 #[cfg(loom)]
 use super::model::Patience;
 #[cfg(not(loom))]
@@ -23,21 +25,4 @@ pub(crate) fn all_reach<'c, E>(
         until(cell, waiter, patience, || ready(cell.load()).then_some(()), || ended(rank))?;
     }
     Ok(())
-}
-
-/// A barrier over one cell per rank: announces `round` in the waiter's own cell and waits for all.
-///
-/// Cells count rounds and never go back, so a rank that is a round ahead is not mistaken for one that is behind.
-#[doc(alias = "Barrier")]
-pub(crate) fn meet<'c, E>(
-    n: usize,
-    cell_of: impl Fn(usize) -> &'c Cell,
-    round: u64,
-    bell: &impl Bell,
-    waiter: Waiter<'_>,
-    patience: &mut Patience,
-    ended: impl FnMut(usize) -> Option<E>,
-) -> Result<(), Unmet<E>> {
-    cell_of(waiter.slot).set(round, bell);
-    all_reach(0..n, cell_of, |seen| seen >= round, waiter, patience, ended)
 }

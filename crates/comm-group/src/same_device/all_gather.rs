@@ -1,22 +1,16 @@
 //! All-gather: every rank pulls every shard into its own copy of the whole.
 
-use comm_core::team::Team;
 use comm_core::tensor::{DType, Layout, Tensor, TensorBuf};
 use comm_core::{Deadline, Error, Result, point};
-use comm_store::Window;
 
-use super::{Collective, Slot, on_cpu};
+use super::{Collective, SameDevice, on_cpu};
 use crate::agreement::{Descriptor, Op};
 
-pub(crate) fn all_gather(
-    team: &Team,
-    window: &Window,
-    tensor: &Tensor,
-    dim: usize,
-    deadline: Deadline,
-) -> Result<Tensor> {
-    let op = Op::AllGather { dim };
-    Collective::run(team, window, op, Some(tensor), deadline, |all| plan(all, tensor, dim), gather)
+impl SameDevice {
+    pub(crate) fn all_gather(&self, tensor: &Tensor, dim: usize, deadline: Deadline) -> Result<Tensor> {
+        let op = Op::AllGather { dim };
+        self.run(op, Some(tensor), deadline, |all| plan(all, tensor, dim), gather)
+    }
 }
 
 /// The whole, and which part of it each rank has.
@@ -55,7 +49,7 @@ fn plan(all: &[Descriptor], tensor: &Tensor, dim: usize) -> Result<Plan> {
     Ok(Plan { shape, dtype, runs, run_bytes })
 }
 
-fn gather(collective: &mut Collective<'_, '_>, plan: Plan) -> Result<Tensor> {
+fn gather(collective: &mut Collective<'_>, plan: Plan) -> Result<Tensor> {
     let mut whole = TensorBuf::zeros(&plan.shape, plan.dtype)?;
     let row: usize = plan.run_bytes.iter().sum();
     let bytes = whole.bytes_mut()?;
@@ -64,8 +58,7 @@ fn gather(collective: &mut Collective<'_, '_>, plan: Plan) -> Result<Tensor> {
         if run == 0 {
             continue;
         }
-        let shard = collective.region(rank, Slot::Input)?;
-        shard.expect_len(plan.runs * run)?;
+        let shard = collective.input(rank, plan.runs * run)?;
         for i in 0..plan.runs {
             shard.read(i * run, &mut bytes[i * row + start..][..run])?;
         }

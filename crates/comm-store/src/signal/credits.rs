@@ -57,26 +57,25 @@ impl From<OddCredit> for comm_core::Error {
 /// Meets the other ranks of `0..size`, as rank `me`; see the [module](self).
 ///
 /// `notify(peer)` adds 1 to the peer's cell for this rank. What it writes into the peer's memory before that is visible to
-/// the peer once it has met this rank. `wait(src)` waits until this rank's cell for `src` is at least 1. `take(src)` takes
+/// the peer once it has met this rank. `gather()` waits until this rank's cells for all others are at least 1. `take(src)` takes
 /// 1 away from that cell and returns what there was before, as [`take_one`] does.
 ///
 /// No credit is taken before all have come. After any error the credits are those of a call half done, and the cells of all
 /// ranks are good for nothing: whoever calls this ends the team.
 ///
 /// # Errors
-/// The first error of `notify`, `wait` or `take`; an [`OddCredit`].
+/// The first error of `notify`, `gather` or `take`; an [`OddCredit`].
 #[doc(alias = "barrier")]
-#[cfg_attr(not(test), expect(dead_code, reason = "windows do not use signals yet"))]
 pub(crate) fn meet<E: From<OddCredit>>(
     size: usize,
     me: usize,
     notify: impl FnMut(usize) -> Result<(), E>,
-    wait: impl FnMut(usize) -> Result<(), E>,
+    gather: impl FnOnce() -> Result<(), E>,
     mut take: impl FnMut(usize) -> Result<i32, E>,
 ) -> Result<(), E> {
     let peers = || (0..size).filter(|&rank| rank != me);
     peers().try_for_each(notify)?;
-    peers().try_for_each(wait)?;
+    gather()?;
     peers().try_for_each(|src| match take(src)? {
         1 | 2 => Ok(()),
         seen => Err(OddCredit { src, seen }.into()),
@@ -84,7 +83,6 @@ pub(crate) fn meet<E: From<OddCredit>>(
 }
 
 /// Takes one credit away from a cell of this rank and returns how many there were.
-#[cfg_attr(not(test), expect(dead_code, reason = "windows do not use signals yet"))]
 pub(crate) fn take_one(cell: &Cell, bell: &impl Bell) -> i32 {
     add(cell, -1, bell)
 }

@@ -99,13 +99,11 @@ impl fmt::Display for Cmp {
 }
 
 /// The signal in a cell, with everything that was written before it was notified.
-#[cfg_attr(not(test), expect(dead_code, reason = "windows do not use signals yet"))]
 pub(crate) fn value(cell: &Cell) -> i32 {
     low_half(cell.load())
 }
 
 /// Changes the signal in a cell and wakes those who wait for it.
-#[cfg_attr(not(test), expect(dead_code, reason = "windows do not use signals yet"))]
 pub(crate) fn notify(cell: &Cell, value: i32, op: NotifyOp, bell: &impl Bell) {
     match op {
         NotifyOp::Set => cell.set(u64::from(value as u32), bell),
@@ -121,6 +119,7 @@ fn add(cell: &Cell, value: i32, bell: &impl Bell) -> i32 {
     low_half(cell.add(i64::from(value) as u64, bell))
 }
 
-fn low_half(word: u64) -> i32 {
+/// The signal that the word of a cell holds.
+pub(crate) fn low_half(word: u64) -> i32 {
     word as i32
 }

@@ -115,8 +115,9 @@ mod loom_models {
                     notify(&self.cells[peer][me], 1, NotifyOp::Add, scope);
                     Ok(())
                 },
-                |src| {
-                    await_signal(scope, me, &own[src], Cmp::Ge, 1);
+                || {
+                    let others = (0..own.len()).filter(|&src| src != me);
+                    others.for_each(|src| await_signal(scope, me, &own[src], Cmp::Ge, 1));
                     Ok(())
                 },
                 |src| Ok(take(&own[src], scope)),

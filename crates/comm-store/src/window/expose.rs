@@ -6,13 +6,11 @@
 //! was begun too late is found out, not believed.
 
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use comm_core::hub::{Hub, is_forked};
-use comm_core::shm::Segment;
-use comm_core::team::OpGuard;
+use comm_core::hub::is_forked;
 use comm_core::tensor::Tensor;
-use comm_core::{Error, Result, point};
+use comm_core::{Error, Result};
 
 use super::Window;
 
@@ -27,72 +25,50 @@ pub struct Exposed<'w> {
 
 /// What a rank exposes in a slot, for peers in its own process.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct Exposition {
     /// The round of what is exposed, or was last.
-    round: u64,
-    tensor: Option<Tensor>,
-}
-
-/// A peer's exposed tensor, as bytes in row-major order.
-#[derive(Debug)]
-pub struct Region<'w> {
-    window: &'w Window,
-    rank: usize,
-    slot: usize,
-    round: u64,
-    len: usize,
-    memory: Memory,
-}
-
-#[derive(Debug)]
-enum Memory {
-    Here(Box<Tensor>),
-    There(Arc<Segment>, u64),
+    pub(super) round: u64,
+    pub(super) tensor: Option<Tensor>,
 }
 
 impl Window {
     /// Exposes a contiguous tensor in a slot of this rank's part, in a round that grows from use to use. Peers may read
-    /// it once they have been told, by a cell that is set afterwards.
+    /// it in place once they have been told, by a signal that is sent afterwards; none of them can write it.
     ///
-    /// If `abroad`, peers in other processes read it too: then it must lie in a block of the arena of tensors.
+    /// If there are peers in other processes it must lie in a block of the arena of tensors, to which
+    /// [`Tensor::contiguous_in`] brings it.
     ///
     /// ```
-    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
-    /// use comm_store::Window;
+    /// use comm_core::{Deadline, team::Team, tensor::{DType, Tensor}};
+    /// use comm_store::{Cmp, NotifyOp, Window, window::WindowSpec};
     ///
     /// let team = Team::join("expose-example", 0, 1, Deadline::default())?;
-    /// let window = Window::alloc(&team, 1, 0, 1, Deadline::default())?;
+    /// let window = Window::alloc(&team, WindowSpec::bytes(0).signals(1).slots(1), Deadline::default())?;
+    /// let signals = window.signals(&[1])?;
     /// let t = Tensor::from_slice(&[3], &[1u8, 2, 3])?.contiguous_in(team.hub().tensors())?;
     ///
-    /// let mut op = team.begin("show", Deadline::default())?;
-    /// let round = op.seq();
-    /// let exposed = window.expose(0, round, &t, true)?;
-    /// let cell = window.cell(0, 0)?;
-    /// op.meet("the others to expose", |_| cell, round)?;
-    /// let region = window.region(&mut op, 0, 0, round)?;
-    /// let mut bytes = vec![0; region.len()];
-    /// region.read(0, &mut bytes)?;
-    /// region.verify()?; // only now do they count
-    /// assert_eq!(bytes, [1, 2, 3]);
-    /// drop(exposed); // in earnest: once all have read
-    /// op.finish();
+    /// let exposed = window.expose(0, 1, &t)?;
+    /// signals.notify(0, &[0], 1, NotifyOp::Set)?; // a peer, in earnest
+    ///
+    /// signals.wait(&[0], Cmp::Ge, 1, None, Deadline::default())?;
+    /// let region = window.region(0, 0, 1, Deadline::default())?.typed(&[3], DType::U8)?;
+    /// assert_eq!(region.remote_load(&[1], &[2])?.as_slice::<u8>()?, [2, 3]);
+    /// drop(exposed); // once all have read, and say so by a signal
     /// # Ok::<(), comm_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the tensor is not contiguous, or lies where such peers cannot reach it; if the slot
-    /// does not exist or something is exposed in it; if the round does not grow. [`Error::Forked`].
-    pub fn expose(&self, slot: usize, round: u64, tensor: &Tensor, abroad: bool) -> Result<Exposed<'_>> {
+    /// [`Error::InvalidArgument`] if the tensor is not contiguous, or lies where peers cannot reach it; if the slot
+    /// does not exist or something is exposed in it; if the round does not grow. What ended the team.
+    pub fn expose(&self, slot: usize, round: u64, tensor: &Tensor) -> Result<Exposed<'_>> {
         const OP: &str = "Window::expose";
-        if is_forked() {
-            return Err(Error::Forked);
-        }
+        self.alive(OP)?;
         if !tensor.is_contiguous() {
             return Err(Error::invalid(OP, "the tensor must be contiguous"));
         }
-        let line = self.part(self.rank)?.slot(slot)?;
-        let block = if abroad { Some(reachable(tensor)?) } else { None };
-        let mut place = self.place(self.rank, slot)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = self.part(self.rank())?.slot(slot)?;
+        let block = if self.is_abroad() { Some(self.reachable(tensor)?) } else { None };
+        let mut place = self.exposition(self.rank(), slot)?.lock().unwrap_or_else(PoisonError::into_inner);
         if place.tensor.is_some() || round <= place.round {
             let (now, last) = (if place.tensor.is_some() { "is" } else { "was" }, place.round);
             return Err(Error::invalid(
@@ -100,7 +76,7 @@ impl Window {
                 format!("slot {slot} in round {round}: it {now} in use in round {last}"),
             ));
         }
-        *place = Place { round, tensor: Some(tensor.clone()) };
+        *place = Exposition { round, tensor: Some(tensor.clone()) };
         if let Some((segment, offset)) = block {
             line.segment.store(segment, Ordering::Relaxed);
             line.offset.store(offset, Ordering::Relaxed);
@@ -110,57 +86,21 @@ impl Window {
         Ok(Exposed { window: self, slot, round })
     }
 
-    /// What a rank has exposed in a slot in this round.
-    ///
-    /// # Errors
-    /// [`Error::BadPeer`] if it has exposed nothing there, or no longer, or tells of memory that does not exist;
-    /// what ended the team, if that is why.
-    pub fn region(&self, op: &mut OpGuard<'_>, rank: usize, slot: usize, round: u64) -> Result<Region<'_>> {
-        if op.team().id() != self.team {
-            return Err(Error::invalid("Window::region", "the operation is of another team than the window"));
-        }
-        let line = self.part(rank)?.slot(slot)?;
-        let nothing =
-            || Error::bad_peer(format!("rank {rank} has exposed nothing in slot {slot} in round {round}"));
-        let (len, memory) = if op.team().shares_process(rank) {
-            let place = self.place(rank, slot)?.lock().unwrap_or_else(PoisonError::into_inner);
-            match &place.tensor {
-                Some(tensor) if place.round == round => {
-                    (tensor.nbytes(), Memory::Here(Box::new(tensor.clone())))
-                }
-                _ => return Err(nothing()),
-            }
-        } else {
-            if line.round.load(Ordering::Acquire) != round {
-                return Err(nothing());
-            }
-            let id = line.segment.load(Ordering::Relaxed);
-            let (offset, len) = (line.offset.load(Ordering::Relaxed), line.len.load(Ordering::Relaxed));
-            let segment = op.peer_segment(rank, id)?;
-            let unreachable = || Error::bad_peer(format!("rank {rank} exposes bytes that do not exist"));
-            segment.range(offset, len).map_err(|_| unreachable())?;
-            (usize::try_from(len).map_err(|_| unreachable())?, Memory::There(segment, offset))
-        };
-        Ok(Region { window: self, rank, slot, round, len, memory })
+    pub(super) fn exposition(&self, rank: usize, slot: usize) -> Result<&Mutex<Exposition>> {
+        let there = self.local.slot(rank, slot);
+        there.ok_or_else(|| Error::invalid("Window", format!("no slot {slot} of rank {rank}")))
     }
 
-    fn place(&self, rank: usize, slot: usize) -> Result<&Mutex<Place>> {
-        let place = self.local.exposed.get(rank).and_then(|slots| slots.get(slot));
-        place.ok_or_else(|| Error::invalid("Window", format!("no slot {slot} of rank {rank}")))
-    }
-}
-
-/// Where a tensor lies that peers in other processes can reach: in the arena whose segments are pushed to them.
-fn reachable(tensor: &Tensor) -> Result<(u64, u64)> {
-    let hub = Hub::get()?;
-    match tensor.block() {
-        Some((id, offset, _)) if hub.tensors().segments().iter().any(|segment| segment.id() == id) => {
-            Ok((id, offset))
+    /// Where a tensor lies that peers in other processes can reach: in the arena whose segments are pushed to them.
+    fn reachable(&self, tensor: &Tensor) -> Result<(u64, u64)> {
+        let segments = self.context().hub().tensors().segments();
+        match tensor.block() {
+            Some((id, offset, _)) if segments.iter().any(|segment| segment.id() == id) => Ok((id, offset)),
+            _ => Err(Error::invalid(
+                "Window::expose",
+                "peers in other processes reach only blocks of the hub's arena of tensors: see Tensor::contiguous_in",
+            )),
         }
-        _ => Err(Error::invalid(
-            "Window::expose",
-            "peers in other processes reach only blocks of the hub's arena",
-        )),
     }
 }
 
@@ -170,76 +110,19 @@ impl Drop for Exposed<'_> {
             // It is the parent's.
             return;
         }
-        if let Ok(line) = self.window.part(self.window.rank).and_then(|part| part.slot(self.slot)) {
+        if let Ok(line) = self.window.part(self.window.rank()).and_then(|part| part.slot(self.slot)) {
             // Release: whoever finds it withdrawn also finds what ended the team. Only this round's: another thread of
             // this rank may be at the next.
             let _ = line.round.compare_exchange(self.round, 0, Ordering::Release, Ordering::Relaxed);
             // Before any later write to the memory that was exposed; pairs with the fence in `Region::verify`.
             fence(Ordering::Release);
         }
-        let Ok(place) = self.window.place(self.window.rank, self.slot) else { return };
+        let Ok(place) = self.window.exposition(self.window.rank(), self.slot) else { return };
         let held = {
             let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
             if place.round == self.round { place.tensor.take() } else { None }
         };
         // Outside of the lock: it may be the last handle, and freeing takes its time.
         drop(held);
-    }
-}
-
-impl Region<'_> {
-    /// Its length in bytes.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Checks its length against what the ranks have agreed on.
-    ///
-    /// # Errors
-    /// [`Error::BadPeer`] if it is another.
-    pub fn expect_len(&self, len: usize) -> Result<()> {
-        if self.len != len {
-            return Err(Error::bad_peer(format!("rank {} exposes {} bytes, not {len}", self.rank, self.len)));
-        }
-        Ok(())
-    }
-
-    /// Copies bytes out of it. They count only if [`verify`](Region::verify) says so afterwards.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the range is not inside.
-    pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
-        let end = offset.checked_add(dst.len()).filter(|&end| end <= self.len);
-        let Some(end) = end else {
-            let why = format!("{} bytes at {offset} of a region of {}", dst.len(), self.len);
-            return Err(Error::invalid("Region::read", why));
-        };
-        point!("window.read");
-        match &self.memory {
-            Memory::Here(tensor) => dst.copy_from_slice(&tensor.bytes()?[offset..end]),
-            Memory::There(segment, base) => segment.copy_out(base + offset as u64, dst)?,
-        }
-        Ok(())
-    }
-
-    /// Whether everything that was read is what the rank exposed: it had not withdrawn it meanwhile.
-    ///
-    /// # Errors
-    /// [`Error::BadPeer`] if it had, which it does only when its own call has failed.
-    pub fn verify(&self) -> Result<()> {
-        if let Memory::There(..) = self.memory {
-            fence(Ordering::Acquire);
-            let line = self.window.part(self.rank)?.slot(self.slot)?;
-            if line.round.load(Ordering::Acquire) != self.round {
-                let why = format!("rank {} has withdrawn slot {} while it was read", self.rank, self.slot);
-                return Err(Error::bad_peer(why));
-            }
-        }
-        Ok(())
     }
 }

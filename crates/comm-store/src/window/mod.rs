@@ -1,177 +1,236 @@
-//! Windows: the same memory on every rank, reached by all.
-//!
-//! Each rank contributes one part of equal shape: cells, a few bytes, and slots in which it exposes tensors. A part is
-//! written by its owner; what peers do to it is to enter themselves as waiters of a cell. Results are pulled: a peer
-//! that reads what is exposed copies it, checks afterwards that it still was, and so never takes recycled bytes for a
-//! tensor.
+#![doc = include_str!("guide.md")]
 
+mod atomic;
+mod cost;
 mod expose;
+mod local;
 mod part;
+mod region;
+mod signals;
+mod spec;
 #[cfg(test)]
 mod tests;
+mod tile;
+mod transfer;
+mod view;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use comm_core::team::{BOARD_BYTES, OpGuard, Team};
-use comm_core::wait::Cell;
-use comm_core::{Deadline, Error, Result};
+use comm_core::hub::is_forked;
+use comm_core::team::{BOARD_BYTES, Member, OpGuard};
+use comm_core::{Deadline, Error, Result, point};
 
-use expose::Place;
-pub use expose::{Exposed, Region};
-use part::{Part, Shape};
+use cost::Counters;
+pub use cost::{Cost, Operation, cost};
+pub use expose::Exposed;
+use local::Local;
+use part::{Part, Place};
+pub use region::{Region, TypedRegion};
+pub use signals::{Await, Notify, SignalWait, Signals};
+pub use spec::WindowSpec;
+pub use transfer::{StoreOp, Sub};
+pub use view::View;
 
-const OP: &str = "Window::alloc";
+const ALLOC: &str = "Window::alloc";
 
-/// Memory of the ranks of a team.
+/// The same memory on every rank of a team, reached by all: bytes, and signals to tell when they may be read.
+///
+/// See the [module](self) for how they are used. A window is freed when the last of its ranks has dropped it. It may be
+/// used by several threads at once; what is symmetric ([`reset`](Window::reset), [`Signals::barrier`]) by one at a time.
 ///
 /// ```
-/// use comm_core::{Deadline, team::Team};
-/// use comm_store::Window;
+/// use comm_core::{Deadline, team::Team, tensor::DType};
+/// use comm_store::{Cmp, NotifyOp, window::{Window, WindowSpec}};
 ///
-/// let team = Team::join("window-example", 0, 1, Deadline::default())?;
-/// let window = Window::alloc(&team, 1, 64, 0, Deadline::default())?;
-/// window.write(0, b"hello")?;
-/// window.cell(0, 0)?.set(1, team.bell());
-/// let mut seen = [0; 5];
-/// window.read(0, 0, &mut seen)?;
-/// assert_eq!(&seen, b"hello");
-/// # Ok::<(), comm_core::Error>(())
+/// fn rank(rank: usize) -> comm_core::Result<()> {
+///     let deadline = Deadline::default();
+///     let team = Team::join("window-example", rank, 2, deadline)?;
+///     let window = Window::alloc(&team, WindowSpec::bytes(8).signals(2), deadline)?;
+///     let (data, signals) = (window.view(0, &[2], DType::I32)?, window.signals(&[2])?);
+///     // Into my own part, then word to the other one, in my own row of its signals.
+///     data.write(&[0], 10 + rank as i32)?;
+///     let peer = 1 - rank;
+///     signals.notify(peer, &[rank], 1, NotifyOp::Add)?;
+///     signals.wait(&[peer], Cmp::Ge, 1, Some(peer), deadline)?;
+///     assert_eq!(data.remote_load(peer, &[0], &[1])?.as_slice::<i32>()?, [10 + peer as i32]);
+///     Ok(())
+/// }
+///
+/// std::thread::scope(|s| {
+///     for r in 0..2 {
+///         s.spawn(move || rank(r).unwrap());
+///     }
+/// });
 /// ```
 #[doc(alias = "alloc_window_buffer")]
+#[doc(alias = "DistributedTensor")]
 pub struct Window {
-    /// The team that it belongs to.
-    team: u128,
-    rank: usize,
-    parts: Vec<Part>,
+    member: Arc<Member>,
+    spec: WindowSpec,
     local: Arc<Local>,
+    counters: Counters,
 }
 
 impl std::fmt::Debug for Window {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Window")
-            .field("rank", &self.rank)
-            .field("ranks", &self.parts.len())
-            .finish_non_exhaustive()
+        write!(f, "Window({}, rank {} of {})", self.spec, self.rank(), self.nranks())
     }
-}
-
-/// What the ranks of one process share of a window besides its memory.
-struct Local {
-    parts: Vec<Mutex<Option<Part>>>,
-    /// Tensors that ranks of this process expose, by rank and slot: peers in this process read them where they are.
-    exposed: Vec<Vec<Mutex<Place>>>,
 }
 
 impl Window {
-    /// Makes a window: `cells` cells, `bytes` bytes and `slots` slots for exposed tensors on every rank, all zero
-    /// before any peer can reach them. All ranks call it with the same numbers.
-    ///
-    /// Its memory lives until all ranks have left the team.
+    /// Makes a window: all of it zero before any peer can reach it. All ranks of the team call it with the same spec,
+    /// which may be a number of bytes. A window over some ranks of a team is one of a
+    /// [subset](comm_core::team::Member::subset).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for numbers that cannot be; [`Error::Mismatch`] if they differ between ranks;
-    /// [`Error::OutOfMemory`], which ends the team for the others; what ends a symmetric operation.
+    /// On every rank, and the team goes on: [`Error::Mismatch`] if specs differ, [`Error::InvalidArgument`] for one that
+    /// cannot be. [`Error::OutOfMemory`], which ends the team for the others; what ends a symmetric operation.
     pub fn alloc(
-        team: &Team,
-        cells: usize,
-        bytes: usize,
-        slots: usize,
+        member: &Arc<Member>,
+        spec: impl Into<WindowSpec>,
         deadline: impl Into<Deadline>,
     ) -> Result<Window> {
-        let shape = Shape::new(cells, bytes, slots)?;
-        let mut op = team.begin(OP, deadline)?;
-        let outcome = Window::build(&mut op, shape);
-        let agreed = matches!(outcome, Err(Error::Mismatch { .. }));
+        let mut op = member.begin(ALLOC, deadline)?;
+        let outcome = Window::build(&mut op, member, spec.into());
+        let agreed = matches!(outcome, Err(Error::Mismatch { .. } | Error::InvalidArgument { .. }));
         op.settle(outcome, agreed)
     }
 
-    fn build(op: &mut OpGuard<'_>, shape: Shape) -> Result<Window> {
-        let team = op.team();
-        let (rank, size) = (team.rank(), team.size());
-        let block = Arc::new(team.hub().windows().alloc_zeroed(shape.len())?);
-        let own = Part::own(block.clone(), shape);
-        own.tag_cells()?;
-        // Peers may reach the block from now on, and some may do so until they leave.
-        let place = part::Place { segment: block.segment().id(), offset: block.offset(), shape };
-        team.keep(block);
-        let local = team.share(op.seq(), || Local {
-            parts: (0..size).map(|_| Mutex::default()).collect(),
-            exposed: (0..size).map(|_| (0..shape.slots()).map(|_| Mutex::default()).collect()).collect(),
-        });
-        if let Some(part) = local.parts.get(rank) {
-            *part.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
-        }
-        let said = op.say(&place.to_board())?;
-        let places: Vec<_> = said.iter().map(part::Place::from_board).collect();
-        let verdict = agree(&places.iter().map(|place| place.shape).collect::<Vec<_>>());
-        let parts = match verdict {
-            Ok(()) => places.iter().enumerate().map(|(peer, place)| reach(op, &local, peer, place)).collect(),
-            Err(mismatch) => Err(mismatch),
+    fn build(op: &mut OpGuard<'_>, member: &Arc<Member>, spec: WindowSpec) -> Result<Window> {
+        let (rank, size) = (member.rank(), member.size());
+        // A spec that cannot be is told all the same, so that all come to the same verdict.
+        let own = match spec.check() {
+            Ok(()) => Some(Part::own(Arc::new(member.hub().windows().alloc_zeroed(spec.len())?), spec)?),
+            Err(_) => None,
         };
-        // A mismatch is everybody's: all go on to the end. With any other error the team is over.
-        if matches!(parts, Ok(_) | Err(Error::Mismatch { .. })) {
-            op.heard()?;
+        let block = own.as_ref().and_then(Part::block);
+        let (segment, offset) = block.map_or((0, 0), |block| (block.segment().id(), block.offset()));
+        let slots = if own.is_some() { spec.slots as usize } else { 0 };
+        let local = member.share(op.seq(), || Local::new(member.clone(), slots));
+        if let Some(own) = own {
+            local.set_part(rank, own);
         }
-        Ok(Window { team: team.id(), rank, parts: parts?, local })
+        let said = op.say(&Place { segment, offset, spec }.to_board())?;
+        let places: Vec<_> = said.iter().map(Place::from_board).collect();
+        let specs: Vec<_> = places.iter().map(|place| place.spec).collect();
+        let verdict = agree(&specs).and_then(|()| spec.check());
+        if verdict.is_ok() {
+            for (peer, place) in places.iter().enumerate().filter(|&(p, _)| !member.shares_process(p)) {
+                local.set_part(peer, Part::peer(op.peer_segment(peer, place.segment)?, place.offset, spec)?);
+            }
+        }
+        // A verdict is everybody's: all go on to the end. Any other error has ended the team.
+        op.heard()?;
+        verdict.inspect_err(|_| local.refused())?;
+        if let Some(rank) = (0..size).find(|&rank| local.part(rank).is_none()) {
+            return Err(Error::bad_peer(format!("rank {rank} made no part of the window")));
+        }
+        local.made();
+        point!("window.made");
+        Ok(Window { member: member.clone(), spec, local, counters: Counters::default() })
+    }
+
+    /// The team that it belongs to.
+    #[doc(alias = "get_comm_ctx")]
+    pub fn context(&self) -> &Arc<Member> {
+        &self.member
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.member.rank()
     }
 
     /// How many ranks have a part.
-    pub fn size(&self) -> usize {
-        self.parts.len()
+    pub fn nranks(&self) -> usize {
+        self.member.size()
     }
 
-    /// A cell of a rank. A rank sets its own cells; peers wait for them.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such rank or cell.
-    pub fn cell(&self, rank: usize, index: usize) -> Result<&Cell> {
-        self.part(rank)?.cell(index)
+    /// What every rank contributes.
+    pub fn spec(&self) -> WindowSpec {
+        self.spec
     }
 
-    /// Copies bytes into this rank's own part.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if they do not fit there.
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        self.part(self.rank)?.write(offset, bytes)
+    /// What this rank has done with the window so far.
+    pub fn costs(&self) -> Cost {
+        self.counters.read()
     }
 
-    /// Copies bytes out of a rank's part. What that rank writes meanwhile may arrive torn: wait for a cell that it sets
-    /// after writing.
+    /// Copies bytes into a rank's part: what ranks say to each other to agree, which is not counted as payload. The ground
+    /// under [`View`]s, without types and shapes.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is no such rank or range.
-    pub fn read(&self, rank: usize, offset: usize, bytes: &mut [u8]) -> Result<()> {
-        self.part(rank)?.read(offset, bytes)
+    /// [`Error::InvalidArgument`] for a rank or a range that is not there; what ended the team.
+    pub fn write_bytes(&self, peer: usize, at: usize, bytes: &[u8]) -> Result<()> {
+        self.alive("Window::write_bytes")?;
+        self.part(peer)?.write(at, bytes)
+    }
+
+    /// Copies bytes out of a rank's part; see [`write_bytes`](Window::write_bytes).
+    ///
+    /// # Errors
+    /// Those of [`write_bytes`](Window::write_bytes).
+    pub fn read_bytes(&self, peer: usize, at: usize, bytes: &mut [u8]) -> Result<()> {
+        self.alive("Window::read_bytes")?;
+        self.part(peer)?.read(at, bytes)
+    }
+
+    /// Makes all bytes and all signals zero, on all ranks, as in a fresh window: when it returns, so has every rank's part
+    /// become. All ranks call it, none inside another operation on the window; before it, all wait for each other, so
+    /// that no signal from before comes afterwards, and so they do after it. What is exposed stays exposed.
+    ///
+    /// A window is kept from use to use by keeping the value. Whoever wants it fresh resets it; whoever does not, goes on
+    /// with what is in it, and then needs signals that clear themselves, or that count on.
+    ///
+    /// # Errors
+    /// What ends a symmetric operation.
+    pub fn reset(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let mut op = self.member.begin("Window::reset", deadline)?;
+        let outcome = self.wipe(&mut op);
+        op.settle(outcome, false)
+    }
+
+    fn wipe(&self, op: &mut OpGuard<'_>) -> Result<()> {
+        op.say(&[0; BOARD_BYTES])?;
+        point!("window.wipe");
+        let part = self.part(self.rank())?;
+        part.wipe()?;
+        for cell in 0..self.spec.signals as usize {
+            part.cell(cell)?.set(0, self.member.bell());
+        }
+        op.heard()
+    }
+
+    /// Whether peers of this rank are in other processes.
+    fn is_abroad(&self) -> bool {
+        self.member.processes() > 1
     }
 
     fn part(&self, rank: usize) -> Result<&Part> {
-        self.parts.get(rank).ok_or_else(|| {
-            Error::invalid("Window", format!("rank {rank} of a window of {} ranks", self.parts.len()))
+        self.local.part(rank).ok_or_else(|| {
+            Error::invalid("Window", format!("rank {rank} of a window of {} ranks", self.nranks()))
         })
     }
-}
 
-/// The part of a rank, as it can be reached from here.
-fn reach(op: &mut OpGuard<'_>, local: &Local, peer: usize, place: &part::Place) -> Result<Part> {
-    if op.team().shares_process(peer) {
-        let part =
-            local.parts.get(peer).and_then(|p| p.lock().unwrap_or_else(PoisonError::into_inner).clone());
-        return part.ok_or_else(|| Error::bad_peer(format!("rank {peer} made no part of the window")));
+    /// Before this rank touches memory of others without waiting for anything: whether there is still a team.
+    fn alive(&self, op: &'static str) -> Result<()> {
+        if is_forked() {
+            return Err(Error::Forked);
+        }
+        self.member.check(op)
     }
-    Part::peer(op.peer_segment(peer, place.segment)?, place.offset, place.shape)
 }
 
-/// All ranks must have asked for the same shape.
-fn agree(shapes: &[Shape]) -> Result<()> {
-    let Some((odd, common)) = comm_core::team::odd_one_out(shapes) else { return Ok(()) };
+/// All ranks must have asked for the same.
+fn agree(specs: &[WindowSpec]) -> Result<()> {
+    let Some((odd, common)) = comm_core::team::odd_one_out(specs) else { return Ok(()) };
     Err(Error::Mismatch {
         rank: odd,
-        field: "shape",
-        theirs: shapes[odd].to_string(),
-        others: shapes[common].to_string(),
+        field: "spec",
+        theirs: specs[odd].to_string(),
+        others: specs[common].to_string(),
         at: Box::default(),
     })
 }
 
-const _: () = assert!(BOARD_BYTES >= part::Place::BYTES);
+const _: () = assert!(BOARD_BYTES >= Place::BYTES);

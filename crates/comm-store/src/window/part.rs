@@ -1,20 +1,41 @@
 //! One rank's part of a window.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use comm_core::shm::{Block, Segment, Shared};
 use comm_core::team::BOARD_BYTES;
 use comm_core::wait::Cell;
 use comm_core::{Error, Result};
 
-/// What every rank contributes. In memory: the cells, the slots, the bytes, each from a multiple of 64 on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
-    cells: u64,
-    slots: u64,
-    bytes: u64,
+use super::spec::WindowSpec;
+
+/// Which processes use a part no more; those of its rank, that is. At the start of every part.
+#[repr(C, align(64))]
+pub(super) struct Door {
+    gone: [AtomicU64; Door::WORDS],
+    _room: [AtomicU64; 6],
+}
+
+// SAFETY: repr(C), atomic integers alone, no Drop.
+unsafe impl Shared for Door {}
+
+impl Door {
+    /// A bit for each process of a team, of which there are at most as many as ranks.
+    const WORDS: usize = comm_core::team::MAX_RANKS / 64;
+
+    /// Says that a process has touched the part for the last time.
+    pub(super) fn leave(&self, process: usize) {
+        if let Some(word) = self.gone.get(process / 64) {
+            // Release: what the process did with the part was before. Pairs with the look in `has_left`.
+            word.fetch_or(1 << (process % 64), Ordering::Release);
+        }
+    }
+
+    pub(super) fn has_left(&self, process: usize) -> bool {
+        let word = self.gone.get(process / 64);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & 1 << (process % 64) != 0)
+    }
 }
 
 /// What a rank says about an exposed tensor, in its own part. See `expose`.
@@ -31,55 +52,19 @@ pub(super) struct Slot {
 // SAFETY: repr(C), atomic integers alone, no Drop.
 unsafe impl Shared for Slot {}
 
-const LINE: u64 = 64;
-/// Far more than memory holds, and small enough that no sum of the three wraps.
-const MOST: u64 = 1 << 48;
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} cells, {} slots, {} bytes", self.cells, self.slots, self.bytes)
-    }
-}
-
-impl Shape {
-    pub(super) fn new(cells: usize, bytes: usize, slots: usize) -> Result<Shape> {
-        let shape = Shape { cells: cells as u64, slots: slots as u64, bytes: bytes as u64 };
-        if [shape.cells, shape.slots, shape.bytes].iter().any(|&n| n > MOST) {
-            return Err(Error::invalid("Window::alloc", format!("{shape} is more than there can be")));
-        }
-        Ok(shape)
-    }
-
-    pub(super) fn slots(self) -> u64 {
-        self.slots
-    }
-
-    pub(super) fn len(self) -> u64 {
-        self.data() + self.bytes
-    }
-
-    fn slots_at(self) -> u64 {
-        self.cells * LINE
-    }
-
-    fn data(self) -> u64 {
-        self.slots_at() + self.slots * LINE
-    }
-}
-
 /// Where a rank's part is, as it tells its peers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) segment: u64,
     pub(super) offset: u64,
-    pub(super) shape: Shape,
+    pub(super) spec: WindowSpec,
 }
 
 impl Place {
     pub(super) const BYTES: usize = 5 * 8;
 
     pub(super) fn to_board(self) -> [u8; BOARD_BYTES] {
-        let words = [self.segment, self.offset, self.shape.cells, self.shape.slots, self.shape.bytes];
+        let words = [self.segment, self.offset, self.spec.bytes, self.spec.signals, self.spec.slots];
         let mut board = [0; BOARD_BYTES];
         for (chunk, word) in board.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_ne_bytes());
@@ -89,8 +74,8 @@ impl Place {
 
     pub(super) fn from_board(board: &[u8; BOARD_BYTES]) -> Place {
         let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|k| board[i * 8 + k]));
-        let shape = Shape { cells: word(2), slots: word(3), bytes: word(4) };
-        Place { segment: word(0), offset: word(1), shape }
+        let spec = WindowSpec { bytes: word(2), signals: word(3), slots: word(4) };
+        Place { segment: word(0), offset: word(1), spec }
     }
 }
 
@@ -107,38 +92,54 @@ enum Memory {
 #[derive(Clone)]
 pub(super) struct Part {
     memory: Memory,
-    shape: Shape,
+    spec: WindowSpec,
 }
 
-impl Part {
-    pub(super) fn own(block: Arc<Block>, shape: Shape) -> Part {
-        Part { memory: Memory::Here(block), shape }
-    }
+/// How much is copied at once where bytes go through memory of this process.
+pub(super) const CHUNK: usize = 32 * 1024;
 
-    /// # Errors
-    /// [`Error::BadPeer`] or [`Error::InvalidArgument`] if the place that the peer has told does not exist.
-    pub(super) fn peer(segment: Arc<Segment>, offset: u64, shape: Shape) -> Result<Part> {
-        segment.range(offset, shape.len())?;
-        let part = Part { memory: Memory::There(segment, offset), shape };
-        part.typed::<Slot>(part.shape.slots_at(), part.shape.slots)?;
+impl Part {
+    /// The part of a rank of this process. Its signals are spread over the buckets in which a process looks for its
+    /// tasks.
+    pub(super) fn own(block: Arc<Block>, spec: WindowSpec) -> Result<Part> {
+        let part = Part { memory: Memory::Here(block), spec };
+        for (cell, tag) in part.typed::<Cell>(spec.signals_at(), spec.signals)?.iter().zip(0..) {
+            cell.set_tag(tag);
+        }
         Ok(part)
     }
 
-    /// Spreads the cells over the buckets in which a process looks for its tasks.
-    pub(super) fn tag_cells(&self) -> Result<()> {
-        for (cell, tag) in self.typed::<Cell>(0, self.shape.cells)?.iter().zip(0..) {
-            cell.set_tag(tag);
+    /// The part of a rank of another process.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] or [`Error::InvalidArgument`] if the place that the peer has told does not exist.
+    pub(super) fn peer(segment: Arc<Segment>, offset: u64, spec: WindowSpec) -> Result<Part> {
+        segment.range(offset, spec.len())?;
+        let part = Part { memory: Memory::There(segment, offset), spec };
+        part.door()?;
+        Ok(part)
+    }
+
+    /// The block, if it is of this process.
+    pub(super) fn block(&self) -> Option<&Arc<Block>> {
+        match &self.memory {
+            Memory::Here(block) => Some(block),
+            Memory::There(..) => None,
         }
-        Ok(())
+    }
+
+    pub(super) fn door(&self) -> Result<&Door> {
+        Ok(&self.typed::<Door>(0, 1)?[0])
     }
 
     pub(super) fn cell(&self, index: usize) -> Result<&Cell> {
-        let cells = self.typed::<Cell>(0, self.shape.cells)?;
-        cells.get(index).ok_or_else(|| self.outside("cell", index))
+        let at = (index as u64) < self.spec.signals;
+        let at = at.then(|| self.spec.signals_at() + index as u64 * size_of::<Cell>() as u64);
+        Ok(&self.typed::<Cell>(at.ok_or_else(|| self.outside("signal", index))?, 1)?[0])
     }
 
     pub(super) fn slot(&self, index: usize) -> Result<&Slot> {
-        let slots = self.typed::<Slot>(self.shape.slots_at(), self.shape.slots)?;
+        let slots = self.typed::<Slot>(self.spec.slots_at(), self.spec.slots)?;
         slots.get(index).ok_or_else(|| self.outside("slot", index))
     }
 
@@ -160,12 +161,29 @@ impl Part {
         Ok(())
     }
 
+    /// Atomic integers that lie `offset` bytes into the bytes.
+    pub(super) fn atomics<T: Shared>(&self, offset: usize, count: usize) -> Result<&[T]> {
+        let at = self.bytes_at(offset, count.saturating_mul(size_of::<T>()))?;
+        if !offset.is_multiple_of(size_of::<T>()) {
+            let why = format!("byte {offset} of a part is no multiple of {}", size_of::<T>());
+            return Err(Error::invalid("Window", why));
+        }
+        self.typed(at, count as u64)
+    }
+
+    /// Makes all bytes zero.
+    pub(super) fn wipe(&self) -> Result<()> {
+        let bytes = self.spec.bytes as usize;
+        let zeros = vec![0; CHUNK.min(bytes)];
+        (0..bytes).step_by(CHUNK).try_for_each(|at| self.write(at, &zeros[..CHUNK.min(bytes - at)]))
+    }
+
     fn bytes_at(&self, offset: usize, len: usize) -> Result<u64> {
         let end = (offset as u64).checked_add(len as u64);
-        if end.is_none_or(|end| end > self.shape.bytes) {
+        if end.is_none_or(|end| end > self.spec.bytes) {
             return Err(self.outside("range that ends at byte", offset.saturating_add(len)));
         }
-        Ok(self.shape.data() + offset as u64)
+        Ok(self.spec.bytes_at() + offset as u64)
     }
 
     fn typed<T: Shared>(&self, offset: u64, count: u64) -> Result<&[T]> {
@@ -176,6 +194,6 @@ impl Part {
     }
 
     fn outside(&self, what: &str, index: usize) -> Error {
-        Error::invalid("Window", format!("no {what} {index} in a part of {}", self.shape))
+        Error::invalid("Window", format!("no {what} {index} in a part of {}", self.spec))
     }
 }

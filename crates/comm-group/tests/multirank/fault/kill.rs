@@ -26,14 +26,18 @@ pub fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.backend(BACKEND)).collect()
 }
 
-/// The points inside a collective.
+/// The points that a group passes: its own, and those of the window that it makes, signals through and reads. The others of
+/// a window are visited in comm-store.
 pub fn points() -> Vec<&'static str> {
-    [comm_group::POINTS, comm_store::POINTS].concat()
+    [comm_group::POINTS, &["window.made", "window.notify", "window.read"]].concat()
 }
+
+/// The points that are passed when the group is made, and not inside a collective.
+pub const ONCE: &[&str] = &["group.made", "window.made"];
 
 /// The nth hit of a point of a rank that lies well inside the loop; the group is made once.
 pub fn inside(point: &str, nth: u64) -> u64 {
-    if point == "group.made" { 1 } else { nth }
+    if ONCE.contains(&point) { 1 } else { nth }
 }
 
 /// The list is what a run really passes: every listed point, and no other on the way of a collective.
@@ -50,8 +54,10 @@ fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
     let grown = |&(point, n): &(&String, &u64)| *n >= none.get(point).unwrap_or(&0) + ROUNDS / 2;
     let grown: BTreeSet<&str> = some.iter().filter(grown).map(|(point, _)| point.as_str()).collect();
     let mut listed: BTreeSet<&str> = points().into_iter().collect();
-    check!(some.contains_key("group.made"));
-    listed.remove("group.made");
+    for point in ONCE {
+        check!(some.contains_key(*point), "{point}");
+        listed.remove(point);
+    }
     check_eq!(grown, listed);
     done()
 }
@@ -68,7 +74,7 @@ fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
     let mut rng = dice(ctx, point);
     let later = 5 + rng.below(4);
     let mut all: Vec<(usize, u64)> = (0..ctx.world()).flat_map(|rank| [(rank, 1), (rank, later)]).collect();
-    if point == "group.made" {
+    if ONCE.contains(&point) {
         all.retain(|&(_, hit)| hit == 1);
     }
     if !ctx.full() {

@@ -7,7 +7,7 @@ use comm_testkit::fault::Fault;
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
 use serde_json::json;
 
-use super::kill::points;
+use super::kill::{ONCE, points};
 use super::program::BYTES;
 use super::report::is_stopped;
 use super::{BACKEND, SOON, SUITE, dice};
@@ -20,7 +20,7 @@ const GATHER: u64 = 3;
 
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
-    for point in points().into_iter().filter(|&p| p != "group.made" && p != "window.read") {
+    for point in points().into_iter().filter(|&p| !ONCE.contains(&p) && p != "window.read") {
         // A reduction passes `reduced` and `gathered`, a gathering only `gathered`: any hit will do.
         all.push((format!("stop/-/-/{point}"), point, 3));
     }

@@ -1,0 +1,462 @@
+//! Signals: what ranks tell each other, and what they wait for.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use comm_core::team::{CellRef, OpGuard, TaskWait, TeamSnapshot};
+use comm_core::tensor::Layout;
+use comm_core::wait::Cell;
+use comm_core::{Deadline, Error, Result, point};
+
+use super::Window;
+use super::part::Part;
+use crate::signal::{self, Cmp, NotifyOp, credits};
+
+/// Signal cells of a window as an array of some shape, the same on every rank: `i32` each, alone on its cache line.
+///
+/// A rank changes a *peer's* cells ([`notify`](Signals::notify)) and waits on its *own* ([`wait`](Signals::wait)).
+/// Everything that it has written before a notify, wherever, is there for whoever has waited for that notify. Signals are
+/// counters that nothing resets; the [module](super) says how to use them more than once.
+pub struct Signals<'w> {
+    window: &'w Window,
+    /// The window's cell that is the first here.
+    first: usize,
+    shape: Box<[usize]>,
+}
+
+impl fmt::Debug for Signals<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Signals({:?} from {})", self.shape, self.first)
+    }
+}
+
+impl Window {
+    /// The signal cells of the window, from the first on, as an array.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it has more cells than the window.
+    pub fn signals(&self, shape: &[usize]) -> Result<Signals<'_>> {
+        self.signals_from(0, shape)
+    }
+
+    /// As [`signals`](Window::signals), from another cell on: for arrays that must not be mixed up, like those of two
+    /// barriers.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if it has more cells than the window.
+    pub fn signals_from(&self, first: usize, shape: &[usize]) -> Result<Signals<'_>> {
+        let cells = Layout::contiguous(shape)?.numel();
+        if first.checked_add(cells).is_none_or(|end| end as u64 > self.spec.signals) {
+            let why = format!("{shape:?} signals from {first} on: the window has {}", self.spec.signals);
+            return Err(Error::invalid("Window::signals", why));
+        }
+        Ok(Signals { window: self, first, shape: shape.into() })
+    }
+}
+
+impl<'w> Signals<'w> {
+    /// The window.
+    #[doc(alias = "get_comm_ctx")]
+    pub fn window(&self) -> &'w Window {
+        self.window
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Changes a cell of a rank, which may be this one, and wakes whoever waits for it.
+    ///
+    /// ```
+    /// # use comm_core::{Deadline, team::Team};
+    /// # use comm_store::{Cmp, NotifyOp, Window, window::WindowSpec};
+    /// let team = Team::join("notify-example", 0, 1, Deadline::default())?;
+    /// let window = Window::alloc(&team, WindowSpec::bytes(0).signals(2), Deadline::default())?;
+    /// let signals = window.signals(&[2, 1])?;
+    /// signals.notify(0, &[1, 0], 5, NotifyOp::Set)?;
+    /// signals.notify(0, &[1, 0], -7, NotifyOp::Add)?;
+    /// assert_eq!(signals.read(&[1, 0])?, -2);
+    /// assert!(signals.test(&[1, 0], Cmp::Lt, 0)? && signals.test(&[0, 0], Cmp::Eq, 0)?);
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a rank or a cell that is not there; what ended the team.
+    #[doc(alias = "pld.system.notify")]
+    #[doc(alias = "TNOTIFY")]
+    pub fn notify(&self, peer: usize, cell: &[usize], value: i32, op: NotifyOp) -> Result<()> {
+        self.window.alive("Signals::notify")?;
+        let cell = self.cell_of(peer, cell)?;
+        point!("window.notify");
+        signal::notify(cell, value, op, self.window.member.bell());
+        if peer != self.window.rank() {
+            self.window.counters.notified();
+        }
+        Ok(())
+    }
+
+    /// Waits until a cell of this rank compares to `expected` as it should, and returns what it holds. It changes nothing.
+    ///
+    /// `from` is the rank whose signal is awaited, if it is one: it is named if it does not come, and the wait ends when it
+    /// leaves. Without one, the wait ends when all others have left.
+    ///
+    /// ```
+    /// # use comm_core::{Deadline, Error, team::Team};
+    /// # use comm_store::{Cmp, NotifyOp, Window, window::WindowSpec};
+    /// # use std::time::Duration;
+    /// let team = Team::join("wait-signal-example", 0, 1, Deadline::default())?;
+    /// let window = Window::alloc(&team, WindowSpec::bytes(0).signals(1), Deadline::default())?;
+    /// let signals = window.signals(&[1])?;
+    /// let early = signals.wait(&[0], Cmp::Ge, 3, None, Duration::from_millis(1));
+    /// assert!(matches!(early, Err(Error::Timeout { seen: 0, expected: 3, .. })));
+    /// signals.notify(0, &[0], 4, NotifyOp::Add)?;
+    /// assert_eq!(signals.wait(&[0], Cmp::Ge, 3, None, Deadline::default())?, 4);
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] with the cell, what it holds and what was expected, which changes nothing: the same wait can be
+    /// tried again. What ended the team; [`Error::PeerLeft`]; [`Error::InvalidArgument`] for a cell or a rank that is not
+    /// there.
+    #[doc(alias = "pld.system.wait")]
+    #[doc(alias = "TWAIT")]
+    pub fn wait(
+        &self,
+        cell: &[usize],
+        cmp: Cmp,
+        expected: i32,
+        from: Option<usize>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<i32> {
+        let word = self.awaited("Signals::wait", cell, from)?;
+        let what = Wanted { cell, cmp, expected };
+        let ready = |seen: u64| {
+            let seen = signal::low_half(seen);
+            cmp.holds(seen, expected).then_some(seen)
+        };
+        let seen = self.window.member.wait(&what, word, from, expected.into(), ready, deadline)?;
+        self.window.counters.waited();
+        Ok(seen)
+    }
+
+    /// [`wait`](Signals::wait) as a future, for any executor; dropping it ends the wait.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] at once; the others are the future's.
+    #[doc(alias = "defer_wait")]
+    pub fn wait_async(
+        &self,
+        cell: &[usize],
+        cmp: Cmp,
+        expected: i32,
+        from: Option<usize>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<SignalWait<'w>> {
+        self.awaited("Signals::wait_async", cell, from)?;
+        let own = OwnCell { part: self.window.part(self.window.rank())?.clone(), index: self.index(cell)? };
+        let what = Wanted { cell, cmp, expected }.to_string();
+        let ready: Ready = Box::new(move |seen| cmp.holds(signal::low_half(seen), expected));
+        let wait = self.window.member.wait_task(&what, own, from, expected.into(), ready, deadline);
+        Ok(SignalWait { window: self.window, wait })
+    }
+
+    /// Whether a cell of this rank compares to `expected` so, now.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a cell that is not there; if it does not, what ended the team.
+    #[doc(alias = "TTEST")]
+    pub fn test(&self, cell: &[usize], cmp: Cmp, expected: i32) -> Result<bool> {
+        if cmp.holds(self.read(cell)?, expected) {
+            return Ok(true);
+        }
+        self.window.alive("Signals::test").map(|()| false)
+    }
+
+    /// What a cell of this rank holds.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a cell that is not there.
+    #[doc(alias = "pl.read")]
+    pub fn read(&self, cell: &[usize]) -> Result<i32> {
+        Ok(signal::value(self.cell_of(self.window.rank(), cell)?))
+    }
+
+    /// Sets a cell of this rank: before anybody can have sent the next signal, that is, or it is lost.
+    ///
+    /// # Errors
+    /// Those of [`notify`](Signals::notify).
+    #[doc(alias = "pl.write")]
+    pub fn write(&self, cell: &[usize], value: i32) -> Result<()> {
+        self.notify(self.window.rank(), cell, value, NotifyOp::Set)
+    }
+
+    /// Waits until all ranks have come here, and returns these signals. All ranks call it, on the same array of as many
+    /// cells as there are ranks, `[nranks]` or `[nranks, 1]`, which nobody uses for anything else meanwhile.
+    ///
+    /// Each rank adds 1 to its cell of each peer, waits for 1 in each of its own, and takes it away again: so it can be
+    /// called again at once, and leaves no count behind.
+    ///
+    /// ```
+    /// # use comm_core::{Deadline, team::Team};
+    /// # use comm_store::{Window, window::WindowSpec};
+    /// # let team = Team::join("barrier-example", 0, 1, Deadline::default())?;
+    /// let window = Window::alloc(&team, WindowSpec::bytes(0).signals(team.size()), Deadline::default())?;
+    /// let signals = window.signals(&[team.size()])?;
+    /// for _round in 0..3 {
+    ///     signals.barrier(Deadline::default())?;
+    /// }
+    /// assert_eq!(signals.read(&[0])?, 0);
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for another shape. [`Error::Timeout`] with all who have not come, which ends the team, as
+    /// what else ends a symmetric operation does; [`Error::BadPeer`] if a cell holds what it cannot.
+    #[doc(alias = "pld.tensor.barrier")]
+    pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<&Self> {
+        self.rows("Signals::barrier")?;
+        let mut op = self.window.member.begin("window barrier", deadline)?;
+        let met = self.meet(&mut op, &"the others at the barrier", |_| Ok(()));
+        op.settle(met, false)?;
+        Ok(self)
+    }
+
+    /// A [`barrier`](Signals::barrier) with a name, which says of each rank that does not come what it was doing instead.
+    ///
+    /// # Errors
+    /// Those of [`barrier`](Signals::barrier), with the name and the whereabouts of who is missing in a
+    /// [`Error::Timeout`]'s `what`.
+    #[doc(alias = "monitored_barrier")]
+    pub fn barrier_named(&self, name: &str, deadline: impl Into<Deadline>) -> Result<&Self> {
+        self.rows("Signals::barrier_named")?;
+        let title = format!("barrier {name:?}");
+        let mut op = self.window.member.begin(title.clone(), deadline)?;
+        let met = self.meet(&mut op, &"the others at the barrier", |_| Ok(()));
+        // Where the absent are is looked up before this rank's own failure can move them.
+        let seen = met.is_err().then(|| self.window.member.snapshot());
+        op.settle(met, false).map_err(|error| match (error, seen) {
+            (Error::Timeout { what, waited, missing, seen, expected, at }, Some(snapshot)) => {
+                let places = missing.iter().map(|m| whereabouts(&snapshot, m.rank));
+                let what = format!("{title}: {what}; {}", places.collect::<Vec<_>>().join("; "));
+                Error::Timeout { what, waited, missing, seen, expected, at }
+            }
+            (error, _) => error,
+        })?;
+        Ok(self)
+    }
+
+    /// The barrier as a part of an operation that has begun: for what is made of several. `before` is called with each
+    /// peer before that is notified; what it writes there is seen by the peer when it has met this rank.
+    ///
+    /// # Errors
+    /// Those of `before`, and those that [`OpGuard::all_reach`] has.
+    pub fn meet(
+        &self,
+        op: &mut OpGuard<'_>,
+        what: &dyn fmt::Display,
+        before: impl FnMut(usize) -> Result<()>,
+    ) -> Result<()> {
+        self.rows("Signals::meet")?;
+        if op.team().id() != self.window.member.id() {
+            return Err(Error::invalid("Signals::meet", "the operation is of another team than the window"));
+        }
+        let (rank, size) = (self.window.rank(), self.window.nranks());
+        let bell = self.window.member.bell();
+        let own: Vec<&Cell> = (0..size).map(|src| self.row(rank, src)).collect::<Result<_>>()?;
+        let mut before = before;
+        let arrive = |peer| {
+            before(peer)?;
+            let cell = self.row(peer, rank)?;
+            point!("window.notify");
+            signal::notify(cell, 1, NotifyOp::Add, bell);
+            self.window.counters.notified();
+            Ok(())
+        };
+        let gather = || {
+            let peers = (0..size).filter(|&src| src != rank);
+            op.all_reach(what, peers, |src| own[src], 1, |seen| Cmp::Ge.holds(signal::low_half(seen), 1))
+        };
+        let take = |src: usize| {
+            self.window.counters.waited();
+            Ok(credits::take_one(own[src], bell))
+        };
+        credits::meet(size, rank, arrive, gather, take)?;
+        self.window.counters.met();
+        Ok(())
+    }
+
+    /// A barrier needs a cell for each rank, in a row.
+    fn rows(&self, op: &'static str) -> Result<()> {
+        let n = self.window.nranks();
+        if *self.shape == [n] || *self.shape == [n, 1] {
+            return Ok(());
+        }
+        let why =
+            format!("signals of shape {:?}: a barrier of {n} ranks needs [{n}] or [{n}, 1]", self.shape);
+        Err(Error::invalid(op, why))
+    }
+
+    /// The cell in which `rank` hears of `src`.
+    fn row(&self, rank: usize, src: usize) -> Result<&'w Cell> {
+        self.window.part(rank)?.cell(self.first + src)
+    }
+
+    fn cell_of(&self, rank: usize, cell: &[usize]) -> Result<&'w Cell> {
+        let index = self.index(cell)?;
+        self.window.part(rank)?.cell(index)
+    }
+
+    /// The number of a cell among those of the window.
+    fn index(&self, cell: &[usize]) -> Result<usize> {
+        let fits = cell.len() == self.shape.len() && cell.iter().zip(&self.shape).all(|(i, n)| i < n);
+        if !fits {
+            return Err(Error::invalid(
+                "Signals",
+                format!("no cell {cell:?} in signals of shape {:?}", self.shape),
+            ));
+        }
+        Ok(self.first + cell.iter().zip(&self.shape).fold(0, |index, (i, n)| index * n + i))
+    }
+
+    fn awaited(&self, op: &'static str, cell: &[usize], from: Option<usize>) -> Result<&'w Cell> {
+        if let Some(rank) = from.filter(|&rank| rank >= self.window.nranks()) {
+            let why = format!("a signal from rank {rank} in a window of {} ranks", self.window.nranks());
+            return Err(Error::invalid(op, why));
+        }
+        self.cell_of(self.window.rank(), cell)
+    }
+}
+
+/// Where a rank was seen to be.
+fn whereabouts(team: &TeamSnapshot, rank: usize) -> String {
+    team.ranks.get(rank).map_or_else(|| format!("rank {rank}: unknown"), ToString::to_string)
+}
+
+/// What a wait wants, for messages.
+struct Wanted<'a> {
+    cell: &'a [usize],
+    cmp: Cmp,
+    expected: i32,
+}
+
+impl fmt::Display for Wanted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "signal {:?} {} {}", self.cell, self.cmp, self.expected)
+    }
+}
+
+/// A cell of this rank, for a task, which may live longer than the view.
+struct OwnCell {
+    part: Part,
+    index: usize,
+}
+
+impl CellRef for OwnCell {
+    fn cell(&self) -> &Cell {
+        // That it is there was checked when the wait was made; a cell that never changes ends with its deadline.
+        static NONE: std::sync::OnceLock<Cell> = std::sync::OnceLock::new();
+        self.part.cell(self.index).unwrap_or_else(|_| NONE.get_or_init(Cell::default))
+    }
+}
+
+type Ready = Box<dyn Fn(u64) -> bool + Send>;
+
+/// A wait for a signal as a future: what the cell holds when it compares as it should. See [`Signals::wait_async`].
+#[must_use = "a future does nothing unless it is polled"]
+pub struct SignalWait<'w> {
+    window: &'w Window,
+    wait: TaskWait<OwnCell, Ready>,
+}
+
+impl fmt::Debug for SignalWait<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.wait.fmt(f)
+    }
+}
+
+impl Future for SignalWait<'_> {
+    type Output = Result<i32>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<i32>> {
+        let outcome = Pin::new(&mut self.wait).poll(context);
+        if let Poll::Ready(Ok(_)) = outcome {
+            self.window.counters.waited();
+        }
+        outcome.map_ok(signal::low_half)
+    }
+}
+
+/// A signal to send when something has been [put](super::View::put) into a peer's part.
+#[derive(Debug, Clone, Copy)]
+pub struct Notify<'a> {
+    signals: &'a Signals<'a>,
+    cell: &'a [usize],
+    value: i32,
+    op: NotifyOp,
+}
+
+impl<'a> Notify<'a> {
+    /// Adds to a cell of the peer.
+    pub fn add(signals: &'a Signals<'_>, cell: &'a [usize], value: i32) -> Notify<'a> {
+        Notify { signals, cell, value, op: NotifyOp::Add }
+    }
+
+    /// Sets a cell of the peer.
+    pub fn set(signals: &'a Signals<'_>, cell: &'a [usize], value: i32) -> Notify<'a> {
+        Notify { signals, cell, value, op: NotifyOp::Set }
+    }
+
+    pub(super) fn check(&self, peer: usize) -> Result<()> {
+        self.signals.cell_of(peer, self.cell).map(drop)
+    }
+
+    pub(super) fn send(&self, peer: usize) -> Result<()> {
+        self.signals.notify(peer, self.cell, self.value, self.op)
+    }
+}
+
+/// A signal to wait for, before something is [got](super::View::get) from a peer or by itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Await<'a> {
+    signals: &'a Signals<'a>,
+    cell: &'a [usize],
+    cmp: Cmp,
+    expected: i32,
+    from: Option<usize>,
+    deadline: Deadline,
+}
+
+impl<'a> Await<'a> {
+    /// A cell of this rank that compares so to a number, by the default deadline.
+    pub fn new(signals: &'a Signals<'_>, cell: &'a [usize], cmp: Cmp, expected: i32) -> Await<'a> {
+        Await { signals, cell, cmp, expected, from: None, deadline: Deadline::default() }
+    }
+
+    /// A cell of this rank that is at least this.
+    pub fn ge(signals: &'a Signals<'_>, cell: &'a [usize], expected: i32) -> Await<'a> {
+        Await::new(signals, cell, Cmp::Ge, expected)
+    }
+
+    /// It is this rank that sends it.
+    #[must_use]
+    pub fn from(self, rank: usize) -> Await<'a> {
+        Await { from: Some(rank), ..self }
+    }
+
+    /// It must have come by then.
+    #[must_use]
+    pub fn by(self, deadline: impl Into<Deadline>) -> Await<'a> {
+        Await { deadline: deadline.into(), ..self }
+    }
+
+    /// Waits for it, and returns what the cell holds.
+    ///
+    /// # Errors
+    /// Those of [`Signals::wait`].
+    pub fn now(&self) -> Result<i32> {
+        self.signals.wait(self.cell, self.cmp, self.expected, self.from, self.deadline)
+    }
+}
