@@ -157,13 +157,13 @@ impl Window {
     }
 
     /// Copies bytes into a rank's part: what ranks say to each other to agree, which is not counted as payload. The ground
-    /// under [`View`]s, without types and shapes.
+    /// under [`View`]s, without types and shapes; it is for the inside of operations, which look themselves whether the
+    /// team goes on.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a rank or a range that is not there; what ended the team.
+    /// [`Error::InvalidArgument`] for a rank or a range that is not there; [`Error::Forked`].
     pub fn write_bytes(&self, peer: usize, at: usize, bytes: &[u8]) -> Result<()> {
-        self.alive("Window::write_bytes")?;
-        self.part(peer)?.write(at, bytes)
+        self.reached(peer)?.write(at, bytes)
     }
 
     /// Copies bytes out of a rank's part; see [`write_bytes`](Window::write_bytes).
@@ -171,8 +171,7 @@ impl Window {
     /// # Errors
     /// Those of [`write_bytes`](Window::write_bytes).
     pub fn read_bytes(&self, peer: usize, at: usize, bytes: &mut [u8]) -> Result<()> {
-        self.alive("Window::read_bytes")?;
-        self.part(peer)?.read(at, bytes)
+        self.reached(peer)?.read(at, bytes)
     }
 
     /// Makes all bytes and all signals zero, on all ranks, as in a fresh window: when it returns, so has every rank's part
@@ -212,11 +211,12 @@ impl Window {
         })
     }
 
+    fn reached(&self, rank: usize) -> Result<&Part> {
+        if is_forked() { Err(Error::Forked) } else { self.part(rank) }
+    }
+
     /// Before this rank touches memory of others without waiting for anything: whether there is still a team.
     fn alive(&self, op: &'static str) -> Result<()> {
-        if is_forked() {
-            return Err(Error::Forked);
-        }
         self.member.check(op)
     }
 }
