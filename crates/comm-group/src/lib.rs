@@ -11,6 +11,9 @@
 //! same [`Error::Mismatch`](comm_core::Error::Mismatch), which names the odd rank and both values, and the next
 //! operation works. So every collective synchronises at entry.
 //!
+//! **Costs.** Ranks speak to each other through a [window](comm_store::window) alone: signals, letters, and tensors exposed
+//! in place. [`cost()`] tells what an operation takes, [`ThreadGroup::costs`] what it took.
+//!
 //! **Exact order.** A reduction starts from rank 0's value and goes in rank order, so its bits depend on the inputs
 //! alone: not on timing, sizes, or how ranks are spread over threads and processes.
 //!
@@ -37,11 +40,13 @@
 //! Not here yet: other operations, operators and dtypes, results in the caller's buffer, started operations, and NCCL.
 
 mod agreement;
+mod cost;
 mod group;
 mod reduce;
 mod same_device;
 mod shard;
 
+pub use cost::{Operation, cost};
 pub use group::ThreadGroup;
 pub use reduce::ReduceOp;
 pub use shard::{replicate_to_shard, shard_sizes};

@@ -7,6 +7,7 @@ mod all_gather;
 mod all_reduce;
 mod barrier;
 mod concurrency;
+mod letters;
 mod memory;
 mod property;
 mod shard;
@@ -22,6 +23,7 @@ pub fn cases() -> Vec<Case> {
         barrier::cases(),
         agreement::cases(),
         concurrency::cases(),
+        letters::cases(),
         property::cases(),
         memory::cases(),
     ]
