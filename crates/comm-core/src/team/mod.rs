@@ -155,7 +155,7 @@ impl Drop for Team {
     }
 }
 
-/// Ends a team from any thread. It does not keep the team: once all ranks of this process have left, it does nothing.
+/// Ends a team from any thread. It does not keep the rank in the team: once that has left, it does nothing.
 #[derive(Clone)]
 pub struct AbortHandle {
     shared: Weak<TeamShared>,
@@ -168,7 +168,9 @@ impl AbortHandle {
         if fork::is_forked() {
             return;
         }
-        if let Some(shared) = self.shared.upgrade() {
+        if let Some(shared) = self.shared.upgrade()
+            && shared.control().left_after(self.rank).is_none()
+        {
             shared.end(&Ending::Aborted { by: self.rank, reason: reason.to_string() });
         }
     }

@@ -387,3 +387,114 @@ fn who_has_left_is_named_also_while_a_slower_rank_is_waited_for() {
     });
     assert!(matches!(results[2], Some(Error::PeerLeft { rank: 1, .. })), "{:?}", results[2]);
 }
+
+/// Waits for the first of three cells; `from` is the rank whose doing it is.
+fn wait_for(team: &Team, cell: &Cell, from: Option<usize>, deadline: Duration) -> crate::Result<u64> {
+    team.wait(&"a five", cell, from, 5, |v| (v >= 5).then_some(v), deadline)
+}
+
+#[test]
+fn a_thread_that_gives_up_says_all_it_knows_and_may_wait_again() {
+    ranks("give-up", 3, |team| {
+        // All in one process: any of them may reach the cell.
+        let cell = team.share(7, Cell::default);
+        if team.rank() == 0 {
+            match wait_for(&team, &cell, Some(2), SOON) {
+                Err(Error::Timeout { what, waited, missing, seen: 0, expected: 5, at }) => {
+                    assert_eq!((what.as_str(), missing.len(), missing[0].rank), ("a five", 1, 2));
+                    assert!(waited >= SOON && at.rank == 0 && at.team == "give-up");
+                }
+                other => panic!("{other:?}"),
+            }
+            match wait_for(&team, &cell, None, Duration::ZERO) {
+                Err(Error::Timeout { missing, .. }) => assert!(missing.is_empty(), "nobody in particular"),
+                other => panic!("{other:?}"),
+            }
+            team.barrier(AMPLE).expect("it changes nothing");
+            assert_eq!(wait_for(&team, &cell, Some(2), AMPLE).unwrap(), 6);
+        } else {
+            team.barrier(AMPLE).unwrap();
+            if team.rank() == 2 {
+                cell.add(6, team.bell());
+            }
+        }
+        team.barrier(AMPLE).unwrap();
+    });
+}
+
+#[test]
+fn a_wait_ends_when_who_is_awaited_has_left_and_not_before() {
+    let results = ranks("left-alone", 3, |team| {
+        let cell = team.share(7, Cell::default);
+        match team.rank() {
+            0 => Some(wait_for(&team, &cell, Some(1), AMPLE).unwrap_err()),
+            2 => Some(wait_for(&team, &cell, None, AMPLE).unwrap_err()),
+            // Not before the others wait.
+            _ => {
+                let on = |rank: usize| {
+                    let wait = team.snapshot().ranks[rank].wait.clone();
+                    wait.filter(|wait| wait.what == "a five").map(|wait| wait.rank)
+                };
+                while (on(0), on(2)) != (Some(Some(1)), Some(None)) {
+                    std::thread::yield_now();
+                }
+                None
+            }
+        }
+    });
+    assert!(matches!(results[0], Some(Error::PeerLeft { rank: 1, .. })), "{:?}", results[0]);
+    assert!(matches!(results[2], Some(Error::PeerLeft { rank: 0, .. })), "both have left: {:?}", results[2]);
+}
+
+#[test]
+fn what_is_there_counts_also_when_the_team_is_over() {
+    let team = Team::join("over-there", 0, 1, AMPLE).unwrap();
+    let cell = Cell::default();
+    cell.set(5, team.bell());
+    team.abort("enough");
+    assert_eq!(wait_for(&team, &cell, None, AMPLE).unwrap(), 5);
+    cell.set(4, team.bell());
+    assert!(matches!(wait_for(&team, &cell, None, AMPLE), Err(Error::Aborted { .. })));
+}
+
+#[test]
+fn a_handle_that_outlives_the_team_begins_nothing_and_ends_nothing() {
+    ranks("outlived", 2, |team| {
+        let member = team.clone();
+        let abort = team.abort_handle();
+        if team.rank() == 0 {
+            team.barrier(AMPLE).unwrap();
+            drop(team);
+            let left = |error: Option<Error>| matches!(error, Some(Error::PeerLeft { rank: 0, .. }));
+            assert!(left(member.begin("x", AMPLE).err()) && left(member.check("x").err()));
+            abort.abort("by one who has left");
+        } else {
+            team.barrier(AMPLE).unwrap();
+            while !team.snapshot().ranks[0].left {
+                std::thread::yield_now();
+            }
+            assert!(team.check("x").is_ok(), "the team goes on");
+        }
+    });
+}
+
+#[test]
+fn what_is_shared_goes_with_its_last_handle() {
+    let team = Team::join("shelf", 0, 1, AMPLE).unwrap();
+    let first = team.share(1, || 1u32);
+    assert!(Arc::ptr_eq(&first, &team.share(1, || 2)));
+    assert!(!Arc::ptr_eq(&first, &team.share(2, || 2u32)));
+    assert_eq!(*team.share(1, || 5u64), 5, "another type");
+    let weak = Arc::downgrade(&first);
+    drop(first);
+    assert!(weak.upgrade().is_none());
+    assert_eq!(*team.share(1, || 3u32), 3);
+}
+
+#[test]
+fn memory_that_nobody_else_can_use_is_not_kept() {
+    let team = Team::join("kept", 0, 1, AMPLE).unwrap();
+    let thing = Arc::new(());
+    team.keep(thing.clone(), |_| false);
+    assert_eq!(Arc::strong_count(&thing), 1, "there is no other process");
+}
