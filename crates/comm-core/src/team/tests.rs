@@ -496,5 +496,10 @@ fn memory_that_nobody_else_can_use_is_not_kept() {
     let team = Team::join("kept", 0, 1, AMPLE).unwrap();
     let thing = Arc::new(());
     team.keep(thing.clone(), |_| false);
-    assert_eq!(Arc::strong_count(&thing), 1, "there is no other process");
+    // There is no other process; but another team's thread may just be clearing up.
+    let began = Instant::now();
+    while Arc::strong_count(&thing) > 1 {
+        assert!(began.elapsed() < AMPLE, "it is kept");
+        std::thread::yield_now();
+    }
 }
