@@ -68,7 +68,7 @@ pub struct Window {
     member: Arc<Member>,
     spec: WindowSpec,
     local: Arc<Local>,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 impl std::fmt::Debug for Window {
@@ -127,7 +127,7 @@ impl Window {
         }
         local.made();
         point!("window.made");
-        Ok(Window { member: member.clone(), spec, local, counters: Counters::default() })
+        Ok(Window { member: member.clone(), spec, local, counters: Arc::default() })
     }
 
     /// The team that it belongs to.

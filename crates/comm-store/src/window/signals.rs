@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use comm_core::team::{CellRef, OpGuard, TaskWait, TeamSnapshot};
@@ -11,6 +12,7 @@ use comm_core::wait::Cell;
 use comm_core::{Deadline, Error, Result, point};
 
 use super::Window;
+use super::cost::Counters;
 use super::part::Part;
 use crate::signal::{self, Cmp, NotifyOp, credits};
 
@@ -142,7 +144,7 @@ impl<'w> Signals<'w> {
         Ok(seen)
     }
 
-    /// [`wait`](Signals::wait) as a future, for any executor; dropping it ends the wait.
+    /// [`wait`](Signals::wait) as a future, for any executor, which borrows nothing; dropping it ends the wait.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] at once; the others are the future's.
@@ -154,13 +156,13 @@ impl<'w> Signals<'w> {
         expected: i32,
         from: Option<usize>,
         deadline: impl Into<Deadline>,
-    ) -> Result<SignalWait<'w>> {
+    ) -> Result<SignalWait> {
         self.awaited("Signals::wait_async", cell, from)?;
         let own = OwnCell { part: self.window.part(self.window.rank())?.clone(), index: self.index(cell)? };
         let what = Wanted { cell, cmp, expected }.to_string();
         let ready: Ready = Box::new(move |seen| cmp.holds(signal::low_half(seen), expected));
         let wait = self.window.member.wait_task(&what, own, from, expected.into(), ready, deadline);
-        Ok(SignalWait { window: self.window, wait })
+        Ok(SignalWait { counters: self.window.counters.clone(), wait })
     }
 
     /// Whether a cell of this rank compares to `expected` so, now.
@@ -366,24 +368,24 @@ type Ready = Box<dyn Fn(u64) -> bool + Send>;
 
 /// A wait for a signal as a future: what the cell holds when it compares as it should. See [`Signals::wait_async`].
 #[must_use = "a future does nothing unless it is polled"]
-pub struct SignalWait<'w> {
-    window: &'w Window,
+pub struct SignalWait {
+    counters: Arc<Counters>,
     wait: TaskWait<OwnCell, Ready>,
 }
 
-impl fmt::Debug for SignalWait<'_> {
+impl fmt::Debug for SignalWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.wait.fmt(f)
     }
 }
 
-impl Future for SignalWait<'_> {
+impl Future for SignalWait {
     type Output = Result<i32>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<i32>> {
         let outcome = Pin::new(&mut self.wait).poll(context);
         if let Poll::Ready(Ok(_)) = outcome {
-            self.window.counters.waited();
+            self.counters.waited();
         }
         outcome.map_ok(signal::low_half)
     }
