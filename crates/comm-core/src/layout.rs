@@ -1,6 +1,7 @@
 //! The layout of everything that processes share, as one number.
 //!
-//! Two builds meet only if they agree on it: a field that moved would be read as another one.
+//! Two builds meet only if they agree on it: a field that moved would be read as another one. A crate above that shares
+//! structures of its own makes a number of them in the same way ([`hash`]), and has it compared where its ranks meet.
 
 use std::mem::{align_of, offset_of, size_of};
 
@@ -11,7 +12,7 @@ use crate::wait::{Cell, ParkWord, SLOTS};
 pub(crate) const VERSION: u32 = 1;
 
 /// A hash over the sizes and offsets of the shared structures.
-pub(crate) const HASH: u64 = fnv(&[
+pub(crate) const HASH: u64 = hash(&[
     VERSION as usize,
     SLOTS,
     size_of::<usize>(),
@@ -34,7 +35,17 @@ pub(crate) fn build() -> String {
     format!("comm-core {} (layout {VERSION}, hash {HASH:016x})", env!("CARGO_PKG_VERSION"))
 }
 
-const fn fnv(words: &[usize]) -> u64 {
+/// One number of many: sizes, offsets and a version that is counted up by hand.
+///
+/// ```
+/// use comm_core::layout::hash;
+///
+/// #[repr(C)]
+/// struct Shared { round: u64, len: u32 }
+/// const LAYOUT: u64 = hash(&[1, size_of::<Shared>(), std::mem::offset_of!(Shared, len)]);
+/// assert_ne!(LAYOUT, hash(&[2, 16, 8]), "another version");
+/// ```
+pub const fn hash(words: &[usize]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut i = 0;
     while i < words.len() {

@@ -9,6 +9,7 @@
 //! | [`hub`] | one per process: names, links to other processes, liveness |
 //! | [`team`] | how ranks meet, leave and fail together |
 //! | [`error`] | what can go wrong, said once |
+//! | [`layout`] | the layout of shared structures as a number |
 //! | [`config`] | every default and its environment variable |
 
 #[cfg(not(loom))]
@@ -20,7 +21,7 @@ pub mod error;
 #[cfg(not(loom))]
 pub mod hub;
 #[cfg(not(loom))]
-mod layout;
+pub mod layout;
 #[cfg(not(loom))]
 pub mod points;
 #[cfg(not(loom))]

@@ -1,8 +1,10 @@
 //! What a rank is about to do, and whether all are about to do the same.
 
+use std::mem::offset_of;
+
 use comm_core::team::odd_one_out;
 use comm_core::tensor::{DType, MAX_DIMS, Tensor};
-use comm_core::{Error, Result};
+use comm_core::{Error, Result, layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::reduce::ReduceOp;
@@ -37,6 +39,8 @@ impl Op {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Descriptor {
+    /// [`LAYOUT`]: ranks of another build would misread the rest.
+    layout: u64,
     seq: u64,
     op: u32,
     reduce: u32,
@@ -50,6 +54,21 @@ pub(crate) struct Descriptor {
     shape: [u64; MAX_DIMS],
 }
 
+/// The layout of a descriptor, as one number.
+const LAYOUT: u64 = layout::hash(&[
+    1, // counted up when the meaning of a field changes and its place does not
+    size_of::<Descriptor>(),
+    offset_of!(Descriptor, seq),
+    offset_of!(Descriptor, op),
+    offset_of!(Descriptor, reduce),
+    offset_of!(Descriptor, dim),
+    offset_of!(Descriptor, dtype),
+    offset_of!(Descriptor, elsewhere),
+    offset_of!(Descriptor, dims),
+    offset_of!(Descriptor, carried),
+    offset_of!(Descriptor, shape),
+]);
+
 /// The tensor does not follow its descriptor: it is exposed in place.
 const EXPOSED: u64 = u64::MAX;
 
@@ -62,6 +81,7 @@ impl Descriptor {
             *to = from as u64;
         }
         Descriptor {
+            layout: LAYOUT,
             seq,
             op: op.code(),
             reduce: if let Op::AllReduce(reduce) = op { reduce.code() } else { 0 },
@@ -135,7 +155,8 @@ fn compare<T: PartialEq>(
 /// # Errors
 /// [`Error::Mismatch`], without its place.
 pub(crate) fn agree(all: &[Descriptor]) -> Result<()> {
-    let difference = compare(all, "seq", |d| d.seq, |d| d.seq.to_string())
+    let difference = compare(all, "layout", |d| d.layout, |d| format!("{:#x}", d.layout))
+        .or_else(|| compare(all, "seq", |d| d.seq, |d| d.seq.to_string()))
         .or_else(|| compare(all, "op", |d| d.op, Descriptor::op_name))
         .or_else(|| compare(all, "dtype", |d| d.dtype, Descriptor::dtype_name))
         .or_else(|| compare(all, "device", |d| d.elsewhere != 0, Descriptor::device_name))
@@ -202,6 +223,7 @@ mod tests {
     #[test]
     fn nonsense_from_a_peer_is_a_mismatch_and_no_panic() {
         let good = gather(&[3], 0);
+        assert_eq!(odd(&[good, good, Descriptor { layout: 5, ..good }]).1, "layout");
         let bad = Descriptor { op: 99, dims: u32::MAX, dtype: 200, ..good };
         assert_eq!(odd(&[good, good, bad]).0, 2);
         assert_eq!(bad.shape(), None);

@@ -50,6 +50,7 @@ mod shared;
 mod storage;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod view;
 mod views;
 mod walk;
@@ -61,6 +62,7 @@ pub use error::TensorError;
 pub use foreign::Foreign;
 pub use frozen::Tensor;
 pub use layout::Layout;
+pub use tile::{Footprint, Runs, Tile};
 
 /// The most dimensions that a tensor can have.
 pub const MAX_DIMS: usize = 16;

@@ -106,7 +106,7 @@ pub(crate) fn value(cell: &Cell) -> i32 {
 /// Changes the signal in a cell and wakes those who wait for it.
 pub(crate) fn notify(cell: &Cell, value: i32, op: NotifyOp, bell: &impl Bell) {
     match op {
-        NotifyOp::Set => cell.set(u64::from(value as u32), bell),
+        NotifyOp::Set => cell.set(i64::from(value) as u64, bell),
         NotifyOp::Add => {
             add(cell, value, bell);
         }

@@ -56,8 +56,8 @@ fn a_set_replaces_whatever_was_added() {
         notify(&cell, n, NotifyOp::Set, &Silent);
         assert_eq!(
             (value(&cell), cell.load()),
-            (n, u64::from(n as u32)),
-            "nothing is left in the upper half"
+            (n, i64::from(n) as u64),
+            "the upper half is the sign and nothing of before"
         );
         notify(&cell, 1, NotifyOp::Add, &Silent);
         assert_eq!(value(&cell), n.wrapping_add(1));

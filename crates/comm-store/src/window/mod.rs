@@ -1,5 +1,6 @@
 #![doc = include_str!("guide.md")]
 
+mod alignment;
 mod atomic;
 mod cost;
 mod expose;
@@ -10,14 +11,13 @@ mod signals;
 mod spec;
 #[cfg(test)]
 mod tests;
-mod tile;
 mod transfer;
 mod view;
 
 use std::sync::Arc;
 
 use comm_core::hub::is_forked;
-use comm_core::team::{BOARD_BYTES, Member, OpGuard};
+use comm_core::team::{BOARD_BYTES, Member, OpGuard, odd_one_out};
 use comm_core::{Deadline, Error, Result, point};
 
 use cost::Counters;
@@ -110,10 +110,9 @@ impl Window {
         if let Some(own) = own {
             local.set_part(rank, own);
         }
-        let said = op.say(&Place { segment, offset, spec }.to_board())?;
+        let said = op.say(&Place::new(segment, offset, spec).to_board())?;
         let places: Vec<_> = said.iter().map(Place::from_board).collect();
-        let specs: Vec<_> = places.iter().map(|place| place.spec).collect();
-        let verdict = agree(&specs).and_then(|()| spec.check());
+        let verdict = agree(&places).and_then(|()| spec.check());
         if verdict.is_ok() {
             for (peer, place) in places.iter().enumerate().filter(|&(p, _)| !member.shares_process(p)) {
                 local.set_part(peer, Part::peer(op.peer_segment(peer, place.segment)?, place.offset, spec)?);
@@ -221,16 +220,18 @@ impl Window {
     }
 }
 
-/// All ranks must have asked for the same.
-fn agree(specs: &[WindowSpec]) -> Result<()> {
-    let Some((odd, common)) = comm_core::team::odd_one_out(specs) else { return Ok(()) };
-    Err(Error::Mismatch {
-        rank: odd,
-        field: "spec",
-        theirs: specs[odd].to_string(),
-        others: specs[common].to_string(),
-        at: Box::default(),
-    })
+/// All ranks must be of one build, and have asked for the same.
+fn agree(places: &[Place]) -> Result<()> {
+    let layouts: Vec<_> = places.iter().map(|place| place.layout).collect();
+    let specs: Vec<_> = places.iter().map(|place| place.spec).collect();
+    let (field, rank, theirs, others) = match (odd_one_out(&layouts), odd_one_out(&specs)) {
+        (Some((odd, common)), _) => {
+            ("layout", odd, format!("{:#x}", layouts[odd]), format!("{:#x}", layouts[common]))
+        }
+        (None, Some((odd, common))) => ("spec", odd, specs[odd].to_string(), specs[common].to_string()),
+        (None, None) => return Ok(()),
+    };
+    Err(Error::Mismatch { rank, field, theirs, others, at: Box::default() })
 }
 
 const _: () = assert!(BOARD_BYTES >= Place::BYTES);

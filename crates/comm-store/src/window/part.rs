@@ -1,12 +1,13 @@
 //! One rank's part of a window.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use comm_core::shm::{Block, Segment, Shared};
 use comm_core::team::BOARD_BYTES;
 use comm_core::wait::Cell;
-use comm_core::{Error, Result};
+use comm_core::{Error, Result, layout};
 
 use super::spec::WindowSpec;
 
@@ -52,19 +53,38 @@ pub(super) struct Slot {
 // SAFETY: repr(C), atomic integers alone, no Drop.
 unsafe impl Shared for Slot {}
 
+/// The layout of what lies in a part, which ranks of another build would misread.
+const LAYOUT: u64 = layout::hash(&[
+    1, // counted up when the meaning of a field changes and its place does not
+    size_of::<Door>(),
+    offset_of!(Door, gone),
+    size_of::<Cell>(),
+    size_of::<Slot>(),
+    offset_of!(Slot, round),
+    offset_of!(Slot, segment),
+    offset_of!(Slot, offset),
+    offset_of!(Slot, len),
+]);
+
 /// Where a rank's part is, as it tells its peers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) segment: u64,
     pub(super) offset: u64,
     pub(super) spec: WindowSpec,
+    pub(super) layout: u64,
 }
 
 impl Place {
-    pub(super) const BYTES: usize = 5 * 8;
+    pub(super) fn new(segment: u64, offset: u64, spec: WindowSpec) -> Place {
+        Place { segment, offset, spec, layout: LAYOUT }
+    }
+
+    pub(super) const BYTES: usize = 6 * 8;
 
     pub(super) fn to_board(self) -> [u8; BOARD_BYTES] {
-        let words = [self.segment, self.offset, self.spec.bytes, self.spec.signals, self.spec.slots];
+        let spec = self.spec;
+        let words = [self.segment, self.offset, spec.bytes, spec.signals, spec.slots, self.layout];
         let mut board = [0; BOARD_BYTES];
         for (chunk, word) in board.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_ne_bytes());
@@ -75,7 +95,7 @@ impl Place {
     pub(super) fn from_board(board: &[u8; BOARD_BYTES]) -> Place {
         let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|k| board[i * 8 + k]));
         let spec = WindowSpec { bytes: word(2), signals: word(3), slots: word(4) };
-        Place { segment: word(0), offset: word(1), spec }
+        Place { segment: word(0), offset: word(1), spec, layout: word(5) }
     }
 }
 

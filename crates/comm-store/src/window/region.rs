@@ -5,11 +5,11 @@ use std::sync::{Arc, PoisonError};
 
 use comm_core::shm::Segment;
 use comm_core::team::OpGuard;
-use comm_core::tensor::{DType, Layout, Tensor, TensorBuf};
+use comm_core::tensor::{DType, Layout, Tensor, TensorBuf, Tile};
 use comm_core::{Deadline, Error, Result, point};
 
 use super::signals::Await;
-use super::tile::Tile;
+
 use super::transfer::{Place, StoreOp, Sub, check_dtypes, tiles};
 use super::{View, Window};
 

@@ -139,7 +139,8 @@ impl<'w> Signals<'w> {
             let seen = signal::low_half(seen);
             cmp.holds(seen, expected).then_some(seen)
         };
-        let seen = self.window.member.wait(&what, word, from, expected.into(), ready, deadline)?;
+        let seen = self.window.member.wait(&what, word, from, expected.into(), ready, deadline);
+        let seen = seen.map_err(as_signal)?;
         self.window.counters.waited();
         Ok(seen)
     }
@@ -285,7 +286,7 @@ impl<'w> Signals<'w> {
             self.window.counters.waited();
             Ok(credits::take_one(own[src], bell))
         };
-        credits::meet(size, rank, arrive, gather, take)?;
+        credits::meet(size, rank, arrive, gather, take).map_err(as_signal)?;
         self.window.counters.met();
         Ok(())
     }
@@ -330,6 +331,14 @@ impl<'w> Signals<'w> {
         }
         self.cell_of(self.window.rank(), cell)
     }
+}
+
+/// A time-out tells what was seen of the whole word of a cell; a signal is its low half.
+fn as_signal(mut error: Error) -> Error {
+    if let Error::Timeout { seen, .. } = &mut error {
+        *seen = signal::low_half(*seen as u64).into();
+    }
+    error
 }
 
 /// Where a rank was seen to be.
@@ -387,7 +396,7 @@ impl Future for SignalWait {
         if let Poll::Ready(Ok(_)) = outcome {
             self.counters.waited();
         }
-        outcome.map_ok(signal::low_half)
+        outcome.map(|done| done.map(signal::low_half).map_err(as_signal))
     }
 }
 

@@ -25,9 +25,10 @@ fn is_invalid<T: std::fmt::Debug>(outcome: comm_core::Result<T>) -> bool {
 #[test]
 fn places_travel_over_the_board() {
     let spec = WindowSpec::bytes(5).signals(3).slots(7);
-    let place = Place { segment: u64::MAX - 1, offset: 1 << 40, spec };
+    let place = Place { layout: 7, ..Place::new(u64::MAX - 1, 1 << 40, spec) };
     let back = Place::from_board(&place.to_board());
-    assert_eq!((back.segment, back.offset, back.spec), (place.segment, place.offset, place.spec));
+    let words = |p: &Place| (p.segment, p.offset, p.spec, p.layout);
+    assert_eq!(words(&back), words(&place));
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Moving bytes between parts.
 
-use comm_core::tensor::DType;
+use comm_core::tensor::{DType, Tile};
 use comm_core::{Error, Result};
 
 use super::atomic;
 use super::part::{CHUNK, Part};
-use super::tile::Tile;
 
 /// What a store does to the elements that are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

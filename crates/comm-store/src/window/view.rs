@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use comm_core::tensor::{DType, Element, Layout, Tensor, TensorBuf};
+use comm_core::tensor::{DType, Element, Layout, Tensor, TensorBuf, Tile};
 use comm_core::{Error, Result, point};
 
+use super::alignment::check_alignment;
 use super::signals::{Await, Notify};
-use super::tile::{Tile, check_alignment};
 use super::transfer::{Place, StoreOp, Sub, check_dtypes, check_op, tiles};
 use super::{Part, Window};
 

@@ -6,17 +6,23 @@
 
 use std::iter;
 
-use comm_core::tensor::{MAX_DIMS, TensorError};
-use comm_core::{Error, Result};
-
-/// What a row or a column of a loaded tile must be a multiple of, in bytes.
-const LOAD_BYTES: u128 = 32;
+use super::{MAX_DIMS, TensorError};
+use crate::error::{Error, Result};
 
 /// A rectangular part of a dense view. It is inside the view: that was checked when it was made.
 ///
-/// Beyond `dims` the arrays are all zeros.
+/// ```
+/// use comm_core::tensor::Tile;
+///
+/// // Columns 1 and 2 of both rows of [[0, 1, 2, 3], [4, 5, 6, 7]].
+/// let tile = Tile::new("example", &[2, 4], &[0, 1], &[2, 2])?;
+/// assert_eq!(tile.runs().collect::<Vec<_>>(), [(1, 2), (5, 2)]);
+/// assert_eq!(Tile::whole("example", &[2, 4])?.runs().collect::<Vec<_>>(), [(0, 8)]);
+/// # Ok::<(), comm_core::Error>(())
+/// ```
+// Beyond `dims` the arrays are all zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tile {
+pub struct Tile {
     dims: usize,
     /// Shape of the view.
     of: [usize; MAX_DIMS],
@@ -31,7 +37,7 @@ impl Tile {
     /// # Errors
     /// [`Error::InvalidArgument`] if the three have different numbers of dimensions or more than [`MAX_DIMS`], the tile
     /// is not inside the view, or the view has more elements than there can be.
-    pub(super) fn new(op: &'static str, of: &[usize], offsets: &[usize], shape: &[usize]) -> Result<Tile> {
+    pub fn new(op: &'static str, of: &[usize], offsets: &[usize], shape: &[usize]) -> Result<Tile> {
         if of.len() > MAX_DIMS {
             return Err(TensorError::TooManyDims { op, dims: of.len() }.into());
         }
@@ -66,25 +72,25 @@ impl Tile {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if there can be no view of that shape.
-    pub(super) fn whole(op: &'static str, of: &[usize]) -> Result<Tile> {
+    pub fn whole(op: &'static str, of: &[usize]) -> Result<Tile> {
         // If there are too many dimensions, `new` says so before it looks at the offsets.
         Tile::new(op, of, &[0; MAX_DIMS][..of.len().min(MAX_DIMS)], of)
     }
 
     /// How many elements there are in each dimension.
-    pub(super) fn shape(&self) -> &[usize] {
+    pub fn shape(&self) -> &[usize] {
         &self.shape[..self.dims]
     }
 
     /// Number of elements.
-    pub(super) fn numel(&self) -> usize {
+    pub fn numel(&self) -> usize {
         // No product of sizes overflows for the view, and none of these is larger. A zero may come after the others.
         self.shape().iter().product()
     }
 
     /// Where the elements lie in the view, in row-major order: the first element of each run, and how many follow one
     /// another from there. Runs are as long as can be (a whole view is one) and ascend without touching.
-    pub(super) fn runs(&self) -> Runs<'_> {
+    pub fn runs(&self) -> Runs<'_> {
         let mut strides = [1; MAX_DIMS];
         for dim in (1..self.dims).rev() {
             strides[dim - 1] = strides[dim] * self.of[dim];
@@ -108,7 +114,7 @@ impl Tile {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if one has more elements than the other.
-    pub(super) fn pair<'a>(
+    pub fn pair<'a>(
         op: &'static str,
         a: &'a Tile,
         b: &'a Tile,
@@ -139,13 +145,13 @@ impl Tile {
     }
 
     /// The tile as bytes of a memory, in which its view starts at byte `base`.
-    pub(super) fn at(&self, base: u64, element_size: usize) -> Footprint<'_> {
+    pub fn at(&self, base: u64, element_size: usize) -> Footprint<'_> {
         Footprint { tile: self, base, element_size }
     }
 }
 
 /// See [`Tile::runs`].
-pub(super) struct Runs<'a> {
+pub struct Runs<'a> {
     /// Extents of the dimensions that have a run for each index.
     counted: &'a [usize],
     /// Of all dimensions of the view.
@@ -184,7 +190,7 @@ impl ExactSizeIterator for Runs<'_> {}
 
 /// The bytes of a tile, in a memory that other views may lie over as well.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Footprint<'a> {
+pub struct Footprint<'a> {
     tile: &'a Tile,
     base: u64,
     element_size: usize,
@@ -193,7 +199,7 @@ pub(super) struct Footprint<'a> {
 impl Footprint<'_> {
     /// Whether there is a byte in both. Exact: tiles that interleave without sharing a byte do not overlap. Takes time
     /// in proportion to the number of runs of the two, and no memory.
-    pub(super) fn overlaps(self, other: Footprint<'_>) -> bool {
+    pub fn overlaps(self, other: Footprint<'_>) -> bool {
         let (mut ours, mut theirs) = (self.bytes(), other.bytes());
         let (mut a, mut b) = (ours.next(), theirs.next());
         // Both ascend: of two runs that do not overlap, the one in front meets nothing that comes later either.
@@ -214,37 +220,6 @@ impl Footprint<'_> {
         let byte = |element: usize| u128::from(self.base) + element as u128 * self.element_size as u128;
         self.tile.runs().map(move |(start, len)| (byte(start), byte(start + len)))
     }
-}
-
-/// Checks that a tile can be loaded: the bytes of its rows (the last dimension) or of its columns (the last but one; a
-/// single element if there is none) are a multiple of 32, as PyPTO's hardware wants it. A tile of no elements can be.
-///
-/// # Errors
-/// [`Error::InvalidArgument`] if neither is, and for a shape without dimensions.
-pub(super) fn check_alignment(op: &'static str, shape: &[usize], element_size: usize) -> Result<()> {
-    if shape.contains(&0) {
-        return Ok(());
-    }
-    let bytes = |extent: usize| extent as u128 * element_size as u128;
-    let (row, column) = match *shape {
-        [] => {
-            let why = format!(
-                "a shape without dimensions is one element of {element_size} bytes, and a tile is loaded in rows or \
-                 columns of a multiple of {LOAD_BYTES} bytes; read the element by itself"
-            );
-            return Err(Error::invalid(op, why));
-        }
-        [row] => (bytes(row), bytes(1)),
-        [.., column, row] => (bytes(row), bytes(column)),
-    };
-    if row.is_multiple_of(LOAD_BYTES) || column.is_multiple_of(LOAD_BYTES) {
-        return Ok(());
-    }
-    let why = format!(
-        "a row of shape {shape:?} has {row} bytes and a column {column}, and one of them must be a multiple of \
-         {LOAD_BYTES}; read or write the elements one by one, or widen the window until one is"
-    );
-    Err(Error::invalid(op, why))
 }
 
 #[cfg(test)]
@@ -413,23 +388,5 @@ mod tests {
         let huge = Tile::whole(OP, &[1 << 62]).unwrap();
         assert!(huge.at(u64::MAX, 16).overlaps(huge.at(u64::MAX - 1, 16)), "and nothing wraps");
         assert!(!huge.at(u64::MAX, 1).overlaps(huge.at(0, 1)));
-    }
-
-    #[test]
-    fn a_loaded_tile_has_rows_or_columns_of_32_bytes() {
-        let check = |shape: &[usize]| check_alignment(OP, shape, 4);
-        for fine in [&[8, 1][..], &[1, 8], &[4, 8], &[8], &[3, 5, 16], &[9, 8, 3], &[0], &[3, 0], &[0, 3, 3]]
-        {
-            assert!(check(fine).is_ok(), "{fine:?}");
-        }
-        assert!(check_alignment(OP, &[32], 1).is_ok() && check_alignment(OP, &[1, 2], 16).is_ok());
-        assert!(check_alignment(OP, &[8, 1], 2).is_err() && check_alignment(OP, &[8], 2).is_err());
-        let fixes = ["32", "one by one", "widen the window"];
-        let why = refused(check(&[2, 1]));
-        assert_says(&why, &[&["[2, 1]", "row", "4 bytes", "column 8"], &fixes[..]].concat());
-        assert_says(&refused(check(&[3])), &[&["12 bytes", "column 4"], &fixes[..]].concat());
-        assert_says(&refused(check(&[8, 3, 5])), &["20 bytes", "column 12"]);
-        assert_says(&refused(check(&[])), &["32", "without dimensions", "read"]);
-        assert!(check(&[usize::MAX, usize::MAX]).is_err());
     }
 }
