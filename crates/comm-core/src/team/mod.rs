@@ -8,7 +8,7 @@
 //! [`Error::PeerLeft`]. Dropping it while unwinding or inside an operation, or the death of the process, makes the
 //! rank lost: the team is over, and every waiting and every later call says so, with its name.
 //!
-//! **What ends a team** is stored once and wakes everybody: a lost peer, an [abort](Team::abort), and a time-out inside
+//! **What ends a team** is stored once and wakes everybody: a lost peer, an [abort](Member::abort), and a time-out inside
 //! a symmetric operation. A wait whose condition holds succeeds even then.
 //!
 //! ```

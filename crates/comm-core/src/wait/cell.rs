@@ -13,7 +13,7 @@ pub const SLOTS: usize = MASK_WORDS * 64;
 /// The value carries the data's release: what a rank wrote before it [`set`](Cell::set) the cell is visible to
 /// whoever has [`load`](Cell::load)ed the new value. All bit patterns are valid, since peers map this memory.
 ///
-/// A team's [`bell`](crate::team::Team::bell) wakes its ranks; without waiters nothing rings:
+/// A team's [`bell`](crate::team::Member::bell) wakes its ranks; without waiters nothing rings:
 ///
 /// ```
 /// use comm_core::wait::{Bell, Cell};

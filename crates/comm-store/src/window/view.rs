@@ -106,7 +106,7 @@ impl<'w> View<'w> {
     /// Stores a tensor into this rank's own part, from `offsets` on: what peers are to read.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it does not fit there or has another dtype; memory of a device.
+    /// [`Error::InvalidArgument`] if it does not fit there or has another dtype; memory of a device; what ended the team.
     #[doc(alias = "tile.store")]
     pub fn store(&self, tensor: &Tensor, offsets: &[usize]) -> Result<()> {
         self.store_at("View::store", tensor, self.window.rank(), offsets, StoreOp::Set)
