@@ -8,32 +8,7 @@ use comm_core::{Error, Result, layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::reduce::ReduceOp;
-
-/// An operation, as far as ranks must agree about it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Op {
-    Barrier,
-    AllReduce(ReduceOp),
-    AllGather { dim: usize },
-}
-
-impl Op {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Op::Barrier => "barrier",
-            Op::AllReduce(_) => "all_reduce",
-            Op::AllGather { .. } => "all_gather",
-        }
-    }
-
-    fn code(self) -> u32 {
-        match self {
-            Op::Barrier => 1,
-            Op::AllReduce(_) => 2,
-            Op::AllGather { .. } => 3,
-        }
-    }
-}
+use crate::request::{Op, Request};
 
 /// What a rank is about to do, as it lies in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -44,52 +19,100 @@ pub(crate) struct Descriptor {
     seq: u64,
     op: u32,
     reduce: u32,
-    dim: u64,
+    factor: u64,
+    /// The dimensions that the operation is about, and its root.
+    dim: u32,
+    other_dim: u32,
+    root: u64,
+    /// Zero, or one more than the dtype's code: whether there is a tensor.
     dtype: u16,
     /// Whether the tensor is on another device than the CPU.
     elsewhere: u16,
     dims: u32,
-    /// How many bytes of the tensor follow the descriptor, or [`EXPOSED`]. Each rank's own affair.
+    /// Whether this rank's own arguments are wrong: it refuses, and the others hear of it.
+    invalid: u32,
+    /// How many sizes follow the descriptor.
+    sizes: u32,
+    /// How many bytes of the tensor follow those, or [`EXPOSED`]. Each rank's own affair.
     carried: u64,
+    /// What stands for the shape and dtype of the buffer that the result is to go to; zero if there is none.
+    out: u64,
     shape: [u64; MAX_DIMS],
 }
 
 /// The layout of a descriptor, as one number.
 const LAYOUT: u64 = layout::hash(&[
-    1, // counted up when the meaning of a field changes and its place does not
+    2, // counted up when the meaning of a field changes and its place does not
     size_of::<Descriptor>(),
     offset_of!(Descriptor, seq),
     offset_of!(Descriptor, op),
     offset_of!(Descriptor, reduce),
+    offset_of!(Descriptor, factor),
     offset_of!(Descriptor, dim),
+    offset_of!(Descriptor, other_dim),
+    offset_of!(Descriptor, root),
     offset_of!(Descriptor, dtype),
     offset_of!(Descriptor, elsewhere),
     offset_of!(Descriptor, dims),
+    offset_of!(Descriptor, invalid),
+    offset_of!(Descriptor, sizes),
     offset_of!(Descriptor, carried),
+    offset_of!(Descriptor, out),
     offset_of!(Descriptor, shape),
 ]);
 
 /// The tensor does not follow its descriptor: it is exposed in place.
 const EXPOSED: u64 = u64::MAX;
 
+/// What stands for a buffer that a result is to go to.
+pub(crate) fn out_code(shape: &[usize], dtype: DType) -> u64 {
+    let mut words = [0; MAX_DIMS + 2];
+    words[0] = usize::from(dtype.code());
+    words[1] = shape.len();
+    for (word, &size) in words[2..].iter_mut().zip(shape) {
+        *word = size;
+    }
+    // Zero says that there is none.
+    layout::hash(&words).max(1)
+}
+
+/// What a rank says besides its descriptor.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Saying {
+    pub(crate) invalid: bool,
+    /// How many bytes of the input travel along; none if it is exposed.
+    pub(crate) carried: Option<usize>,
+    pub(crate) out: u64,
+}
+
 impl Descriptor {
     pub(crate) const BYTES: usize = size_of::<Descriptor>();
 
-    pub(crate) fn new(seq: u64, op: Op, tensor: Option<&Tensor>, carried: Option<usize>) -> Descriptor {
+    pub(crate) fn new(seq: u64, request: &Request, saying: Saying) -> Descriptor {
+        let tensor = request.input.as_ref();
         let mut shape = [0; MAX_DIMS];
         for (to, &from) in shape.iter_mut().zip(tensor.map_or(&[][..], Tensor::shape)) {
             *to = from as u64;
         }
+        let op = request.op;
+        let (dim, other_dim) = op.dims();
+        let reduce = op.reduce();
         Descriptor {
             layout: LAYOUT,
             seq,
             op: op.code(),
-            reduce: if let Op::AllReduce(reduce) = op { reduce.code() } else { 0 },
-            dim: if let Op::AllGather { dim } = op { dim as u64 } else { 0 },
-            dtype: tensor.map_or(0, |t| u16::from(t.dtype().code())),
+            reduce: reduce.map_or(0, ReduceOp::code),
+            factor: reduce.map_or(0, ReduceOp::factor_bits),
+            dim: dim as u32,
+            other_dim: other_dim as u32,
+            root: op.root().map_or(0, |root| root as u64 + 1),
+            dtype: tensor.map_or(0, |t| u16::from(t.dtype().code()) + 1),
             elsewhere: tensor.map_or(0, |t| u16::from(!t.device().is_cpu())),
             dims: tensor.map_or(0, |t| t.shape().len() as u32),
-            carried: carried.map_or(EXPOSED, |bytes| bytes as u64),
+            invalid: u32::from(saying.invalid),
+            sizes: request.sizes.len() as u32,
+            carried: saying.carried.map_or(EXPOSED, |bytes| bytes as u64),
+            out: saying.out,
             shape,
         }
     }
@@ -100,36 +123,75 @@ impl Descriptor {
         dims.iter().map(|&n| usize::try_from(n).ok()).collect()
     }
 
+    /// The dtype of the tensor, if there is one.
+    pub(crate) fn dtype(&self) -> Option<DType> {
+        DType::from_code(u8::try_from(self.dtype.checked_sub(1)?).ok()?)
+    }
+
     /// How many bytes of the tensor follow; none if it is exposed in place.
     pub(crate) fn carried(&self) -> Option<u64> {
         (self.carried != EXPOSED).then_some(self.carried)
     }
 
-    fn op_name(&self) -> String {
-        [Op::Barrier, Op::AllReduce(ReduceOp::Sum), Op::AllGather { dim: 0 }]
-            .into_iter()
-            .find(|op| op.code() == self.op)
-            .map_or_else(|| format!("operation {}", self.op), |op| op.name().to_string())
+    /// How many sizes follow.
+    pub(crate) fn sizes(&self) -> usize {
+        self.sizes as usize
+    }
+
+    /// What stands for the buffer of this rank's result, if it has one.
+    pub(crate) fn out(&self) -> Option<u64> {
+        (self.out != 0).then_some(self.out)
     }
 
     fn dtype_name(&self) -> String {
-        let dtype = u8::try_from(self.dtype).ok().and_then(DType::from_code);
-        dtype.map_or_else(|| format!("dtype {}", self.dtype), |dtype| dtype.to_string())
+        match (self.dtype, self.dtype()) {
+            (0, _) => "no tensor".into(),
+            (_, Some(dtype)) => dtype.to_string(),
+            (code, None) => format!("dtype {code}"),
+        }
     }
 
     fn device_name(&self) -> String {
         if self.elsewhere == 0 { "cpu" } else { "another device" }.to_string()
     }
 
-    fn shape_text(&self) -> String {
-        format!("{:?}", &self.shape[..(self.dims as usize).min(MAX_DIMS)])
+    fn root_name(&self) -> String {
+        self.root.checked_sub(1).map_or_else(|| "none".into(), |root| root.to_string())
     }
 
-    /// The shape without the dimension along which shards may differ.
-    fn other_dims(&self) -> (u32, Vec<u64>) {
-        let dims = &self.shape[..(self.dims as usize).min(MAX_DIMS)];
-        (self.dims, dims.iter().enumerate().filter(|&(d, _)| d as u64 != self.dim).map(|(_, &n)| n).collect())
+    fn known_dims(&self) -> &[u64] {
+        &self.shape[..(self.dims as usize).min(MAX_DIMS)]
     }
+
+    fn shape_text(&self) -> String {
+        format!("{:?}", self.known_dims())
+    }
+
+    /// The shape without a dimension along which shards may differ.
+    fn shape_but(&self, dim: u32) -> (u32, Vec<u64>) {
+        let dims = self.known_dims().iter().enumerate().filter(|&(d, _)| d as u64 != u64::from(dim));
+        (self.dims, dims.map(|(_, &n)| n).collect())
+    }
+}
+
+/// What the tensors of the ranks must have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Likeness {
+    /// Only the root has one that counts.
+    Root,
+    /// Their dtype.
+    DType,
+    /// Their dtype, and their shape but along one dimension.
+    But(usize),
+    /// Dtype and shape.
+    Whole,
+}
+
+/// What a rank has said: a descriptor, and the sizes after it.
+#[derive(Debug, Clone)]
+pub(crate) struct Letter {
+    pub(crate) descriptor: Descriptor,
+    pub(crate) sizes: Vec<u64>,
 }
 
 /// One thing about which ranks can differ, and how the odd rank and the others put it.
@@ -141,35 +203,34 @@ struct Difference {
 }
 
 fn compare<T: PartialEq>(
-    all: &[Descriptor],
+    all: &[Letter],
     field: &'static str,
     value: impl Fn(&Descriptor) -> T,
     text: impl Fn(&Descriptor) -> String,
 ) -> Option<Difference> {
-    let (rank, common) = odd_one_out(&all.iter().map(value).collect::<Vec<_>>())?;
-    Some(Difference { field, rank, theirs: text(&all[rank]), others: text(&all[common]) })
+    let (rank, common) = odd_one_out(&all.iter().map(|l| value(&l.descriptor)).collect::<Vec<_>>())?;
+    let text = |rank: usize| text(&all[rank].descriptor);
+    Some(Difference { field, rank, theirs: text(rank), others: text(common) })
 }
 
-/// Checks that all ranks are about to do the same. Every rank that has all descriptors comes to the same verdict.
+/// Checks that all ranks are about to do the same. Every rank that has all letters comes to the same verdict.
 ///
 /// # Errors
 /// [`Error::Mismatch`], without its place.
-pub(crate) fn agree(all: &[Descriptor]) -> Result<()> {
+pub(crate) fn agree(all: &[Letter]) -> Result<()> {
     let difference = compare(all, "layout", |d| d.layout, |d| format!("{:#x}", d.layout))
         .or_else(|| compare(all, "seq", |d| d.seq, |d| d.seq.to_string()))
-        .or_else(|| compare(all, "op", |d| d.op, Descriptor::op_name))
-        .or_else(|| compare(all, "dtype", |d| d.dtype, Descriptor::dtype_name))
-        .or_else(|| compare(all, "device", |d| d.elsewhere != 0, Descriptor::device_name))
-        .or_else(|| compare(all, "operator", |d| d.reduce, |d| ReduceOp::name_of(d.reduce)))
-        .or_else(|| compare(all, "dim", |d| d.dim, |d| d.dim.to_string()))
+        .or_else(|| compare(all, "op", |d| d.op, |d| Op::name_of(d.op)))
         .or_else(|| {
-            let gathers = all.first().is_some_and(|d| d.op == Op::AllGather { dim: 0 }.code());
-            if gathers {
-                compare(all, "shape", Descriptor::other_dims, Descriptor::shape_text)
-            } else {
-                compare(all, "shape", |d| (d.dims, d.shape), Descriptor::shape_text)
-            }
-        });
+            let text = |d: &Descriptor| if d.invalid == 0 { "valid" } else { "invalid" }.to_string();
+            compare(all, "arguments", |d| d.invalid != 0, text)
+        })
+        .or_else(|| compare(all, "root", |d| d.root, Descriptor::root_name))
+        .or_else(|| compare(all, "operator", |d| d.reduce, |d| ReduceOp::name_of(d.reduce)))
+        .or_else(|| compare(all, "factor", |d| d.factor, |d| f64::from_bits(d.factor).to_string()))
+        .or_else(|| compare(all, "dim", |d| d.dim, |d| d.dim.to_string()))
+        .or_else(|| compare(all, "other dim", |d| d.other_dim, |d| d.other_dim.to_string()))
+        .or_else(|| tensors_differ(all));
     match difference {
         None => Ok(()),
         Some(Difference { field, rank, theirs, others }) => {
@@ -178,54 +239,23 @@ pub(crate) fn agree(all: &[Descriptor]) -> Result<()> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn gather(shape: &[usize], dim: usize) -> Descriptor {
-        let t = comm_core::tensor::TensorBuf::zeros(shape, DType::F32).unwrap().freeze();
-        Descriptor::new(7, Op::AllGather { dim }, Some(&t), None)
+fn tensors_differ(all: &[Letter]) -> Option<Difference> {
+    let likeness = Op::likeness_of(&all.first()?.descriptor)?;
+    if likeness == Likeness::Root {
+        return None;
     }
+    compare(all, "dtype", |d| d.dtype, Descriptor::dtype_name)
+        .or_else(|| compare(all, "device", |d| d.elsewhere != 0, Descriptor::device_name))
+        .or_else(|| match likeness {
+            Likeness::Whole => compare(all, "shape", |d| (d.dims, d.shape), Descriptor::shape_text),
+            Likeness::But(dim) => compare(all, "shape", |d| d.shape_but(dim as u32), Descriptor::shape_text),
+            Likeness::DType | Likeness::Root => None,
+        })
+}
 
-    fn odd(all: &[Descriptor]) -> (usize, &'static str, String, String) {
-        match agree(all).unwrap_err() {
-            Error::Mismatch { rank, field, theirs, others, .. } => (rank, field, theirs, others),
-            other => panic!("{other}"),
-        }
-    }
-
-    #[test]
-    fn shards_may_differ_along_their_dimension_only() {
-        agree(&[gather(&[3, 4], 0), gather(&[0, 4], 0), gather(&[9, 4], 0)]).unwrap();
-        let all = [gather(&[3, 4], 0), gather(&[3, 5], 0), gather(&[3, 4], 0)];
-        assert_eq!(odd(&all), (1, "shape", "[3, 5]".into(), "[3, 4]".into()));
-    }
-
-    #[test]
-    fn operators_and_devices_differ_too() {
-        let t = comm_core::tensor::TensorBuf::zeros(&[2], DType::F32).unwrap().freeze();
-        let sum = Descriptor::new(7, Op::AllReduce(ReduceOp::Sum), Some(&t), None);
-        let other = Descriptor { reduce: 9, ..sum };
-        assert_eq!(odd(&[sum, sum, other]), (2, "operator", "operator 9".into(), "sum".into()));
-        let elsewhere = Descriptor { elsewhere: 1, ..sum };
-        assert_eq!(odd(&[elsewhere, sum, sum]), (0, "device", "another device".into(), "cpu".into()));
-        assert_eq!(odd(&[sum, Descriptor { seq: 8, ..sum }]), (1, "seq", "8".into(), "7".into()));
-    }
-
-    #[test]
-    fn the_odd_one_is_outside_the_majority() {
-        let all = [gather(&[3], 0), Descriptor::new(7, Op::Barrier, None, None), gather(&[3], 0)];
-        assert_eq!(odd(&all), (1, "op", "barrier".into(), "all_gather".into()));
-        let all = [gather(&[3], 0), Descriptor::new(7, Op::Barrier, None, None)];
-        assert_eq!(odd(&all).0, 1, "without a majority, whoever differs from rank 0");
-    }
-
-    #[test]
-    fn nonsense_from_a_peer_is_a_mismatch_and_no_panic() {
-        let good = gather(&[3], 0);
-        assert_eq!(odd(&[good, good, Descriptor { layout: 5, ..good }]).1, "layout");
-        let bad = Descriptor { op: 99, dims: u32::MAX, dtype: 200, ..good };
-        assert_eq!(odd(&[good, good, bad]).0, 2);
-        assert_eq!(bad.shape(), None);
+impl Op {
+    /// What the tensors of an operation that a peer describes must have in common; none if there are no tensors.
+    fn likeness_of(descriptor: &Descriptor) -> Option<Likeness> {
+        Op::likeness(descriptor.op, descriptor.dim as usize)
     }
 }

@@ -302,7 +302,21 @@ impl TensorBuf {
         self.write(op, region, src)
     }
 
-    fn write(&mut self, op: &'static str, region: Layout, src: &Tensor) -> Result<(), TensorError> {
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn check_layout(&self, op: &'static str, layout: &Layout) -> Result<(), TensorError> {
+        self.storage.check(op, layout, self.dtype.size())
+    }
+
+    /// The region lies in this buffer's storage, no element of it twice.
+    pub(super) fn write(
+        &mut self,
+        op: &'static str,
+        region: Layout,
+        src: &Tensor,
+    ) -> Result<(), TensorError> {
         if src.dtype() != self.dtype {
             return Err(TensorError::DType { op, seen: src.dtype(), expected: self.dtype });
         }

@@ -52,6 +52,7 @@ mod storage;
 mod tests;
 mod tile;
 mod view;
+mod view_mut;
 mod views;
 mod walk;
 
@@ -63,6 +64,7 @@ pub use foreign::Foreign;
 pub use frozen::Tensor;
 pub use layout::Layout;
 pub use tile::{Footprint, Runs, Tile};
+pub use view_mut::TensorMut;
 
 /// The most dimensions that a tensor can have.
 pub const MAX_DIMS: usize = 16;
