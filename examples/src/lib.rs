@@ -5,6 +5,7 @@ mod cli;
 
 use std::env;
 use std::io::Read;
+use std::num::NonZero;
 use std::process::{Child, Command, Stdio};
 
 use comm_core::hub::Nonce;
@@ -20,7 +21,7 @@ pub fn run(size: usize, rank: fn(usize, usize) -> Outcome) -> Outcome {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => threads(size, rank).map(drop),
-        ["--size", n] => threads(n.parse()?, rank).map(drop),
+        ["--size", n] => threads(n.parse::<NonZero<usize>>()?.get(), rank).map(drop),
         ["--rank", r, "--size", n] => rank(r.parse()?, n.parse()?),
         _ => Err("expected no arguments, or: --size N, or: --rank R --size N".into()),
     }

@@ -274,7 +274,7 @@ fn wrong_arguments_of_a_barrier_are_one_line() -> Outcome {
 #[test]
 fn wrong_arguments_are_refused() -> Outcome {
     for name in ["all_reduce", "team", "shards", "errors", "remote", "put_get", "ring"] {
-        for args in [&["--rank", "0"][..], &["--rank", "3", "--size", "2"], &["help"]] {
+        for args in [&["--rank", "0"][..], &["--rank", "3", "--size", "2"], &["--size", "0"], &["help"]] {
             assert_eq!(example(name, "wrong").args(args).output()?.status.code(), Some(1), "{name} {args:?}");
         }
     }
