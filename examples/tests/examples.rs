@@ -52,6 +52,11 @@ fn as_threads(name: &str) -> Result<Vec<String>, std::io::Error> {
     Ok(sorted_lines(&[example(name, "threads").output()?]))
 }
 
+fn as_so_many_threads(name: &str, size: usize) -> Result<Vec<String>, std::io::Error> {
+    let mut command = example(name, &format!("{size}-threads"));
+    Ok(sorted_lines(&[command.args(["--size", &size.to_string()]).output()?]))
+}
+
 fn as_processes(name: &str, size: usize) -> Result<Vec<String>, std::io::Error> {
     let start = |rank: usize| {
         let mut command = example(name, &format!("{size}-processes"));
@@ -133,10 +138,143 @@ fn errors() -> Outcome {
     Ok(())
 }
 
+/// As threads and as processes, with 2, 3 and 4 ranks.
+fn check_sizes(name: &str, lines_of: impl Fn(usize, usize) -> Vec<String>) -> Outcome {
+    for size in [2, 3, 4] {
+        let mut expected: Vec<_> = (0..size).flat_map(|rank| lines_of(rank, size)).collect();
+        expected.sort();
+        assert_eq!(as_so_many_threads(name, size)?, expected);
+        assert_eq!(as_processes(name, size)?, expected);
+    }
+    assert_eq!(as_threads(name)?, as_so_many_threads(name, 3)?);
+    Ok(())
+}
+
+#[test]
+fn remote() -> Outcome {
+    check_sizes("remote", |rank, size| {
+        let (next, previous) = (100 * ((rank + 1) % size), 100 * ((rank + size - 1) % size));
+        let ones = if rank == 0 { [0, 0, 11, 111, 1111][size] } else { 0 };
+        vec![
+            format!("rank {rank}: loaded [{next}, {}]", next + 1),
+            format!("rank {rank}: stored here [{previous}, {}]", previous + 1),
+            format!("rank {rank}: added here [{ones}, {}]", 2 * ones),
+        ]
+    })
+}
+
+#[test]
+fn put_get() -> Outcome {
+    check_sizes("put_get", |rank, size| {
+        let tag = (rank + size - 1) % size + 1;
+        let got = [1, 2, 11, 12].map(|element| 100 * ((rank + 1) % size) + element);
+        vec![format!("rank {rank}: tags [{tag}, {tag}, {tag}]"), format!("rank {rank}: got {got:?}")]
+    })
+}
+
+#[test]
+fn ring() -> Outcome {
+    // Seven elements of 4 bytes: chunks of 4 and 3; 3, 2 and 2; 2, 2, 2 and 1. Each is loaded twice but for two loads.
+    let bytes = [&[][..], &[], &[28, 28], &[36, 40, 36], &[40, 40, 44, 44]];
+    check_sizes("ring", |rank, size| {
+        let (steps, bytes) = (2 * (size - 1), bytes[size][rank]);
+        let cost = format!("{steps} notifies, {steps} waits, 0 rounds, {bytes} bytes");
+        vec![format!("rank {rank} of {size}: {cost}; the card says {cost}")]
+    })
+}
+
+/// What it prints on stdout and on stderr, and its exit status.
+fn barrier(args: &[&str]) -> Result<(String, String, Option<i32>), std::io::Error> {
+    let output = example("barrier", &args.join(" ")).args(args).output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr), output.status.code()))
+}
+
+#[test]
+fn barriers_of_signals() -> Outcome {
+    for devices in ["0", "0,1", "5,2", "2,0,1", "3,1,0,2", "0,1,2,3,4,5,6,7"] {
+        for how in [&["-d", devices][..], &["-d", devices, "--use-builtin"]] {
+            for layout in [None, Some("--processes")] {
+                let args: Vec<&str> = how.iter().copied().chain(layout).collect();
+                assert_eq!(barrier(&args)?, ("OK\n".to_owned(), String::new(), Some(0)), "{args:?}");
+            }
+        }
+    }
+    assert_eq!(barrier(&[])?.0, "OK\n");
+    Ok(())
+}
+
+#[test]
+fn one_rank_of_a_barrier_prints_its_row() -> Outcome {
+    let row = |rank: &str, more: &[&str]| {
+        let mut command = example("barrier", &format!("rows{}", more.len()));
+        command.args(["-d", "7,3", "--rank", rank]).args(more).stdout(Stdio::piped()).spawn()
+    };
+    for (more, expected) in [(&[][..], ["0 1\n", "1 0\n"]), (&["--use-builtin"], ["100 101\n", "0 1\n"])] {
+        for (rank, expected) in [row("0", more)?, row("1", more)?].into_iter().zip(expected) {
+            assert_eq!(String::from_utf8_lossy(&rank.wait_with_output()?.stdout), expected, "{more:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_check_of_a_barrier_can_fail() -> Outcome {
+    let said = "y[0][0] is 1, expected 0\n".to_owned();
+    let failed = (String::new(), said, Some(1));
+    assert_eq!(barrier(&["-d", "0,1,2", "--pitfall", "self"])?, failed);
+    assert_eq!(barrier(&["-d", "0,1,2", "--pitfall", "self", "--processes"])?, failed);
+    Ok(())
+}
+
+#[test]
+fn a_process_that_fails_is_a_barrier_that_fails() -> Outcome {
+    let output = example("barrier", "fail").arg("--processes").env("COMM_TIMEOUT_MS", "never").output()?;
+    assert_eq!((&output.stdout[..], output.status.code()), (&b""[..], Some(1)));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let own = said.lines().filter(|line| line.contains("COMM_TIMEOUT_MS")).count();
+    assert!(own > 0 && said.ends_with("the process of rank 0 has ended with exit status: 1\n"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn wrong_arguments_of_a_barrier_are_one_line() -> Outcome {
+    for (args, why) in [
+        (&["-d", "0,0"][..], "device 0 is there twice"),
+        (&["-d", "1,2,1"], "device 1 is there twice"),
+        (&["-d", ""], "\"\" is not a device id"),
+        (&["-d", "0,,1"], "\"\" is not a device id"),
+        (&["-d", "0,x"], "\"x\" is not a device id"),
+        (&["-d", "4294967296"], "is not a device id"),
+        (&["-d", "-1"], "unexpected argument '-1'"),
+        (&["-d"], "a value is required for '--device <ID,...>'"),
+        (&["--bogus"], "unexpected argument '--bogus'"),
+        (&["stray"], "unexpected argument 'stray'"),
+        (&["--pitfall", "x"], "invalid value 'x' for '--pitfall"),
+        (&["--pitfall", "self", "--use-builtin"], "cannot be used with '--use-builtin'"),
+        (&["--rank", "2"], "--rank 2 of 2 devices"),
+    ] {
+        let (stdout, stderr, status) = barrier(args)?;
+        assert_eq!((&*stdout, status), ("", Some(2)), "{args:?}");
+        let one_line = stderr.starts_with("error: ") && stderr.ends_with(" (see --help)\n");
+        assert!(stderr.contains(why) && one_line && stderr.lines().count() == 1, "{args:?}: {stderr}");
+    }
+    let many: Vec<String> = (0..10_000).map(|id| id.to_string()).collect();
+    assert!(barrier(&["-d", &many.join(",")])?.1.contains("10000 devices"));
+    let (help, stderr, status) = barrier(&["--help"])?;
+    assert_eq!((&*stderr, status), ("", Some(0)));
+    for option in
+        ["-d, --device <ID,...>", "--use-builtin", "--processes", "--pitfall", "--rank <R>", "Exit status"]
+    {
+        assert!(help.contains(option), "{option} is not in {help}");
+    }
+    Ok(())
+}
+
 #[test]
 fn wrong_arguments_are_refused() -> Outcome {
-    for name in ["all_reduce", "team", "shards", "errors"] {
-        for args in [&["--rank", "0"][..], &["--rank", "3", "--size", "2"], &["help"]] {
+    for name in ["all_reduce", "team", "shards", "errors", "remote", "put_get", "ring"] {
+        for args in [&["--rank", "0"][..], &["--rank", "3", "--size", "2"], &["--size", "0"], &["help"]] {
             assert_eq!(example(name, "wrong").args(args).output()?.status.code(), Some(1), "{name} {args:?}");
         }
     }
@@ -150,5 +288,6 @@ fn the_program_in_the_readme_is_the_example() -> Outcome {
     let program = std::fs::read_to_string(root.join("all_reduce.rs"))?;
     let block = format!("```rust\n{program}```\n");
     assert!(readme.contains(&block), "README.md must hold examples/all_reduce.rs as it is");
+    assert!(readme.contains("$ cargo run --quiet --example barrier -- -d 0,1\nOK\n```\n"));
     Ok(())
 }
