@@ -42,14 +42,18 @@
 mod agreement;
 mod cost;
 mod group;
+mod plan;
 mod reduce;
+mod request;
 mod same_device;
 mod shard;
+mod work;
 
 pub use cost::{Operation, cost};
 pub use group::ThreadGroup;
 pub use reduce::ReduceOp;
 pub use shard::{replicate_to_shard, shard_sizes};
+pub use work::Work;
 
 /// The fault points of this crate; see [`comm_core::points`].
 pub const POINTS: &[&str] =

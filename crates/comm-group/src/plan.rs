@@ -151,7 +151,9 @@ impl Sizes {
         if let Some(&most) = faults.iter().max().filter(|&&most| most > 0) {
             let odd = (0..n).rev().find(|&r| faults[r] == most).unwrap_or_default();
             let peer = (0..n).find(|&p| differs(odd, p) || differs(p, odd)).unwrap_or_default();
-            let text = |a: usize, b: usize| format!("sends {} to and awaits {} from rank {b}", all[a][b], all[a][n + b]);
+            let text = |a: usize, b: usize| {
+                format!("sends {} to and awaits {} from rank {b}", all[a][b], all[a][n + b])
+            };
             let (theirs, others) = (text(odd, peer), format!("rank {peer} {}", text(peer, odd)));
             return Err(Error::Mismatch { rank: odd, field: "sizes", theirs, others, at: Box::default() });
         }
@@ -203,13 +205,18 @@ fn result_shape(op: Op, inputs: &[Vec<usize>], sizes: &Sizes, rank: usize) -> Re
             return Err(Error::invalid(name, "a tensor without dimensions has none to gather along"));
         }
         Op::AllGatherEqual => with_dim(&inputs[0], 0, total(name, inputs, 0)?),
-        Op::AllGather { dim } | Op::Gather { dim, .. } => with_dim(&inputs[0], dim, total(name, inputs, dim)?),
+        Op::AllGather { dim } | Op::Gather { dim, .. } => {
+            with_dim(&inputs[0], dim, total(name, inputs, dim)?)
+        }
         Op::ReduceScatter { dim, .. } => with_dim(&inputs[0], dim, sizes.range(rank).1),
         Op::Scatter { dim, root } => with_dim(&inputs[root], dim, sizes.range(rank).1),
         Op::AllToAll { from, to } => {
             let whole = with_dim(&inputs[0], from, total(name, inputs, from)?);
             if to >= whole.len() {
-                return Err(Error::invalid(name, format!("dimension {to} of shards with shape {:?}", inputs[0])));
+                return Err(Error::invalid(
+                    name,
+                    format!("dimension {to} of shards with shape {:?}", inputs[0]),
+                ));
             }
             with_dim(&whole, to, sizes.range(rank).1)
         }
@@ -231,13 +238,7 @@ fn slab(op: &'static str, shape: &[usize], dim: usize, start: usize, len: usize)
     Tile::new(op, shape, &offsets, &with_dim(shape, dim, len))
 }
 
-fn moves(
-    op: Op,
-    inputs: &[Vec<usize>],
-    sizes: &Sizes,
-    rank: usize,
-    result: &[usize],
-) -> Result<Vec<Move>> {
+fn moves(op: Op, inputs: &[Vec<usize>], sizes: &Sizes, rank: usize, result: &[usize]) -> Result<Vec<Move>> {
     let name = op.name();
     // Shards that lie one after the other along a dimension of the result.
     let in_a_row = |dim: usize, from: &dyn Fn(usize) -> Result<Tile>| -> Result<Vec<Move>> {
@@ -277,11 +278,9 @@ fn moves(
                 slab(name, &inputs[peer], 0, start, rows[peer][rank])
             })
         }
-        Op::Barrier
-        | Op::AllReduce(_)
-        | Op::Reduce { .. }
-        | Op::AllGatherVec
-        | Op::ReduceScatter { .. } => Ok(vec![]),
+        Op::Barrier | Op::AllReduce(_) | Op::Reduce { .. } | Op::AllGatherVec | Op::ReduceScatter { .. } => {
+            Ok(vec![])
+        }
     }
 }
 

@@ -10,20 +10,39 @@ use crate::reduce::ReduceOp;
 pub(crate) enum Op {
     Barrier,
     AllReduce(ReduceOp),
-    Reduce { op: ReduceOp, root: usize },
-    Broadcast { root: usize },
-    AllGather { dim: usize },
+    Reduce {
+        op: ReduceOp,
+        root: usize,
+    },
+    Broadcast {
+        root: usize,
+    },
+    AllGather {
+        dim: usize,
+    },
     /// Of equal shapes: along the first dimension.
     AllGatherEqual,
     /// Of any shapes: kept apart.
     AllGatherVec,
-    ReduceScatter { op: ReduceOp, dim: usize },
+    ReduceScatter {
+        op: ReduceOp,
+        dim: usize,
+    },
     /// From shards along the first dimension given to shards along the second.
-    AllToAll { from: usize, to: usize },
+    AllToAll {
+        from: usize,
+        to: usize,
+    },
     /// Rows to each rank, as many as the sizes say.
     AllToAllRows,
-    Gather { dim: usize, root: usize },
-    Scatter { dim: usize, root: usize },
+    Gather {
+        dim: usize,
+        root: usize,
+    },
+    Scatter {
+        dim: usize,
+        root: usize,
+    },
 }
 
 /// One of each, for what depends on the kind alone.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::ending::Ending;
 use super::shared::TeamShared;
 use super::{AbortHandle, Team, at};
-use crate::error::{Error, Result};
+use crate::error::{Error, LostHow, Result};
 use crate::hub::Hub;
 use crate::point;
 use crate::shm::fork;
@@ -37,6 +38,14 @@ impl fmt::Debug for Member {
 }
 
 impl Member {
+    /// Says to all that this rank is lost, as one whose thread has panicked: the team is over. For what holds the team in
+    /// another thread than the one that panics, and would leave it in good order.
+    pub fn fail(&self) {
+        if !fork::is_forked() && !self.has_left() {
+            self.shared.end(&Ending::Lost { rank: self.rank, how: LostHow::Panicked });
+        }
+    }
+
     /// Whether this rank is in a team that goes on; `op` is who asks. For what touches memory of others without waiting.
     ///
     /// # Errors

@@ -21,6 +21,8 @@ mod deadline;
 pub(crate) mod futex;
 #[cfg(loom)]
 pub mod model;
+#[cfg(not(loom))]
+mod oneshot;
 mod park;
 #[cfg(not(loom))]
 mod patience;
@@ -35,6 +37,8 @@ pub use deadline::Deadline;
 pub(crate) use blocking::Unmet;
 pub(crate) use blocking::{Waiter, until};
 pub use cell::{Bell, Cell, SLOTS};
+#[cfg(not(loom))]
+pub use oneshot::OneShot;
 pub use park::ParkWord;
 #[cfg(not(loom))]
 pub(crate) use patience::{Next, Patience};

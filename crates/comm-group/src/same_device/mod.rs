@@ -10,34 +10,29 @@
 //! **In place.** Larger inputs are exposed instead, and each rank pulls what it needs. At the end all meet once more:
 //! only then may inputs change. Between processes nobody ever writes into memory of another but for the window.
 
-mod all_gather;
-mod all_reduce;
 mod input;
+mod letters;
+mod reduce;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use comm_core::device::Device;
 use comm_core::shm::Arena;
 use comm_core::team::{Member, OpGuard};
-use comm_core::tensor::Tensor;
+use comm_core::tensor::{DType, Tensor, TensorBuf, TensorMut, Tile};
 use comm_core::{Deadline, Error, Result, point};
 use comm_store::Window;
 use comm_store::window::{Cost, Exposed, Region, WindowSpec};
-use zerocopy::{FromBytes, IntoBytes};
 
-use crate::agreement::{self, Descriptor, Op};
+use crate::agreement::{self, Letter, Saying, out_code};
+use crate::plan::{self, Move, Plan, Work};
+use crate::request::{Op, Request};
 use input::Input;
+pub(crate) use letters::CARRIED;
 
 const NAME: &str = "same-device";
-
-/// The most bytes of an input that travel in a letter.
-pub(crate) const CARRIED: usize = 512;
-
-/// Whole cache lines.
-const LETTER: usize = Descriptor::BYTES.next_multiple_of(64) + CARRIED;
 
 /// The slots of a part.
 #[derive(Clone, Copy)]
@@ -57,10 +52,27 @@ pub(crate) struct SameDevice {
     carried: AtomicU64,
 }
 
+/// Where a result goes.
+pub(crate) enum Target<'a> {
+    /// Into a new tensor.
+    Fresh,
+    /// To the caller.
+    Given(TensorMut<'a>),
+}
+
+/// What comes out of an operation on one rank.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Nothing, or it is where the caller wanted it.
+    Nothing,
+    One(Tensor),
+    Many(Vec<Tensor>),
+}
+
 impl SameDevice {
     pub(crate) fn new(member: &Arc<Member>, deadline: Deadline) -> Result<SameDevice> {
         let n = member.size();
-        let spec = WindowSpec::bytes(2 * n * LETTER).signals(n).slots(SLOTS);
+        let spec = WindowSpec::bytes(2 * n * letters::bytes(n)).signals(n).slots(SLOTS);
         let window = Window::alloc(member, spec, deadline)?;
         Ok(SameDevice { window, turns: AtomicU64::new(0), carried: AtomicU64::new(0) })
     }
@@ -70,25 +82,14 @@ impl SameDevice {
         self.window.costs() + carried
     }
 
-    pub(crate) fn barrier(&self, deadline: Deadline) -> Result<()> {
-        self.run(Op::Barrier, None, deadline, |_| Ok(()), |_, ()| Ok(()))
-    }
-
     /// Agrees with all ranks on an operation, does this rank's part of it, and waits until the others have done theirs, as
     /// far as they need what is this rank's.
     ///
-    /// `judge` sees the descriptors of all ranks, and nothing else decides what it says: so all ranks come to the same
-    /// verdict, and if that is an error the team goes on. `act` does this rank's part. Its errors are this rank's own,
-    /// whatever they are, and end the team, because the others wait for what this rank will not do.
-    fn run<P, T>(
-        &self,
-        op: Op,
-        tensor: Option<&Tensor>,
-        deadline: Deadline,
-        judge: impl FnOnce(&[Descriptor]) -> Result<P>,
-        act: impl FnOnce(&mut Collective<'_>, P) -> Result<T>,
-    ) -> Result<T> {
-        let guard = self.window.context().begin(op.name(), deadline)?;
+    /// The verdict depends on what all ranks say and on nothing else: so all come to the same one, and if it is an error
+    /// the team goes on. Later errors are this rank's own, whatever they are, and end the team, because the others wait for
+    /// what this rank will not do.
+    pub(crate) fn run(&self, request: Request, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
+        let guard = self.window.context().begin(request.op.name(), deadline)?;
         let turn = self.turns.fetch_add(1, Ordering::Relaxed) % 2;
         let mut this = Collective {
             device: self,
@@ -98,7 +99,7 @@ impl SameDevice {
             input: None,
             exposed: Vec::new(),
         };
-        let outcome = this.attempt(op, tensor, judge, act);
+        let outcome = this.attempt(request, target);
         point!("group.done");
         let Collective { op, exposed, .. } = this;
         let outcome = match outcome {
@@ -121,7 +122,7 @@ struct Collective<'a> {
     /// Which place letters are in.
     turn: usize,
     /// What all ranks say, in rank order.
-    letters: Vec<Descriptor>,
+    letters: Vec<Letter>,
     /// What this rank contributes, dense.
     input: Option<Tensor>,
     /// What this rank has exposed, until all have read it or the operation has failed.
@@ -129,98 +130,122 @@ struct Collective<'a> {
 }
 
 /// What became of an attempt.
-enum Attempt<T> {
-    Done(T),
+enum Attempt {
+    Done(Outcome),
     /// All ranks refuse, each by itself, for the same reason.
     Refused(Error),
 }
 
 impl<'a> Collective<'a> {
-    fn attempt<P, T>(
-        &mut self,
-        op: Op,
-        tensor: Option<&Tensor>,
-        judge: impl FnOnce(&[Descriptor]) -> Result<P>,
-        act: impl FnOnce(&mut Self, P) -> Result<T>,
-    ) -> Result<Attempt<T>> {
-        self.exchange(op, tensor)?;
-        let plan = match agreement::agree(&self.letters).and_then(|()| judge(&self.letters)) {
+    fn attempt(&mut self, request: Request, target: Target<'_>) -> Result<Attempt> {
+        let op = request.op;
+        let wrong = self.wrong(&request, &target).err();
+        let out = match &target {
+            Target::Fresh => 0,
+            Target::Given(out) => out_code(out.shape(), out.dtype()),
+        };
+        self.exchange(request, wrong.is_some(), out)?;
+        if let Some(error) = wrong {
+            return Ok(Attempt::Refused(error));
+        }
+        let plan = agreement::agree(&self.letters).and_then(|()| plan::plan(op, &self.letters, self.rank()));
+        let plan = match plan {
             Ok(plan) => plan,
             Err(verdict) => return Ok(Attempt::Refused(verdict)),
         };
         point!("group.agreed");
-        let value = act(self, plan)?;
-        if self.letters.iter().any(|letter| letter.carried().is_none()) {
+        let outcome = match plan {
+            Some(plan) => self.act(op, plan, target)?,
+            None => Outcome::Nothing,
+        };
+        if self.any_exposed() {
             self.meet("the others to have read")?;
         }
-        Ok(Attempt::Done(value))
+        Ok(Attempt::Done(outcome))
     }
 
-    /// Tells all ranks what this one does, and reads what they do.
-    fn exchange(&mut self, op: Op, tensor: Option<&Tensor>) -> Result<()> {
-        let mut carried = Some(0);
-        // Of a device that this is not, others will read in the letter, and refuse.
-        if let Some(tensor) = tensor.filter(|tensor| tensor.device().is_cpu()) {
-            let is_small = tensor.nbytes() <= CARRIED;
-            carried = is_small.then_some(tensor.nbytes());
-            let input = self.prepare(tensor, is_small)?;
-            if !is_small {
-                self.expose_prepared(Slot::Input, &input)?;
-            }
-            self.input = Some(input);
+    /// What is wrong with this rank's own arguments, whatever the others have.
+    fn wrong(&self, request: &Request, target: &Target<'_>) -> Result<()> {
+        let (op, n) = (request.op, self.size());
+        let name = op.name();
+        let refuse = |why: String| Err(Error::invalid(name, why));
+        if let Some(root) = op.root().filter(|&root| root >= n) {
+            return refuse(format!("root {root} of {n} ranks"));
         }
-        let own = Descriptor::new(self.op.seq(), op, tensor, carried);
-        let mut letter = own.as_bytes().to_vec();
-        if let (Some(bytes), Some(input)) = (carried, &self.input) {
-            letter.extend_from_slice(&input.bytes()?[..bytes]);
-        }
-        point!("group.described");
-        let (device, at) = (self.device, self.letter_at(self.rank()));
-        let signals = device.window.signals(&[self.size()])?;
-        signals.meet(&mut self.op, &"the others to say what they do", |peer| {
-            device.window.write_bytes(peer, at, &letter)?;
-            device.carried.fetch_add(carried.unwrap_or_default() as u64, Ordering::Relaxed);
-            Ok(())
-        })?;
-        let read = |rank| {
-            if rank == self.rank() {
-                return Ok(own);
-            }
-            let mut bytes = [0; Descriptor::BYTES];
-            device.window.read_bytes(self.rank(), self.letter_at(rank), &mut bytes)?;
-            Descriptor::read_from_bytes(&bytes).map_err(|_| Error::bad_peer("a descriptor of another size"))
+        let Some(tensor) = &request.input else {
+            let needs = op.takes_input(self.rank());
+            return if needs { refuse("this rank brings a tensor".into()) } else { Ok(()) };
         };
-        self.letters = (0..self.size()).map(read).collect::<Result<_>>()?;
+        if !tensor.device().is_cpu() {
+            let (seen, expected) = (tensor.device().to_string(), "cpu".to_string());
+            return Err(Error::DeviceMismatch { op: name, seen, expected });
+        }
+        if let (Op::AllToAllRows, sizes) = (op, request.sizes.len())
+            && sizes != 2 * n
+        {
+            return refuse(format!("{sizes} numbers of rows for {n} ranks: one for each to send and to get"));
+        }
+        if let Target::Given(out) = target
+            && out.dtype() != tensor.dtype()
+        {
+            return refuse(format!("a result of {} into a buffer of {}", tensor.dtype(), out.dtype()));
+        }
         Ok(())
     }
 
-    /// Where the letter of a rank lies in every part but its own.
-    fn letter_at(&self, rank: usize) -> usize {
-        (self.turn * self.size() + rank) * LETTER
+    fn act(&mut self, op: Op, plan: Plan, target: Target<'_>) -> Result<Outcome> {
+        let Plan { dtype, inputs, shape, work } = plan;
+        let outcome = match (work, shape) {
+            (Work::Nothing, _) => Outcome::Nothing,
+            (Work::Apart, _) => self.take_apart(dtype, &inputs)?,
+            (Work::ReduceAll { root }, shape) => {
+                let reduce = op.reduce().unwrap_or_default();
+                self.reduce_all(reduce, dtype, &inputs[self.rank()], shape, root, target)?
+            }
+            (Work::Reduce(tile), Some(shape)) => {
+                let reduce = op.reduce().unwrap_or_default();
+                let bytes = numel(&inputs[self.rank()]) * dtype.size();
+                produce(target, &shape, dtype, |out| self.reduce_tile(reduce, dtype, bytes, &tile, out))?
+            }
+            (Work::Copy(moves), Some(shape)) => {
+                produce(target, &shape, dtype, |out| self.copy(dtype, &inputs, &moves, out))?
+            }
+            (Work::Reduce(_) | Work::Copy(_), None) => Outcome::Nothing,
+        };
+        point!("group.gathered");
+        Ok(outcome)
     }
 
-    /// What a rank contributes: so many bytes, as all have agreed.
-    fn input(&mut self, rank: usize, len: usize) -> Result<Input<'a>> {
-        if rank == self.rank() {
-            let own = self.input.clone().filter(|own| own.nbytes() == len);
-            return own
-                .map(|own| Input::Own(Box::new(own)))
-                .ok_or_else(|| Error::bad_peer("this rank's input has another size"));
+    /// Puts a result together out of rectangles of inputs.
+    fn copy(&mut self, dtype: DType, inputs: &[Vec<usize>], moves: &[Move], out: &mut [u8]) -> Result<()> {
+        let size = dtype.size();
+        for Move { rank, from, to } in moves.iter().filter(|m| m.from.numel() > 0) {
+            let input = self.input(*rank, numel(&inputs[*rank]) * size)?;
+            for (to, from, len) in Tile::pair("collective", to, from)? {
+                input.read(from * size, &mut out[to * size..(to + len) * size])?;
+            }
+            input.verify()?;
         }
-        let Some(carried) = self.letters.get(rank).map(Descriptor::carried) else {
-            return Err(Error::bad_peer(format!("rank {rank} has sent no letter")));
-        };
-        let Some(carried) = carried else {
-            let region = self.region(rank, Slot::Input)?;
-            region.expect_len(len)?;
-            return Ok(Input::Region(region));
-        };
-        if carried != len as u64 || len > CARRIED {
-            return Err(Error::bad_peer(format!("rank {rank} sends {carried} bytes, not {len}")));
+        Ok(())
+    }
+
+    /// Each input as a tensor of its own.
+    fn take_apart(&mut self, dtype: DType, inputs: &[Vec<usize>]) -> Result<Outcome> {
+        let mut all = Vec::with_capacity(inputs.len());
+        for (rank, shape) in inputs.iter().enumerate() {
+            let mut copy = TensorBuf::zeros(shape, dtype)?;
+            if copy.numel() > 0 {
+                let input = self.input(rank, copy.nbytes())?;
+                input.read(0, copy.bytes_mut()?)?;
+                input.verify()?;
+            }
+            all.push(copy.freeze());
         }
-        let mut bytes = vec![0; len];
-        self.device.window.read_bytes(self.rank(), self.letter_at(rank) + Descriptor::BYTES, &mut bytes)?;
-        Ok(Input::Letter(bytes))
+        Ok(Outcome::Many(all))
+    }
+
+    fn any_exposed(&self) -> bool {
+        self.letters.iter().any(|letter| letter.descriptor.carried().is_none())
     }
 
     fn size(&self) -> usize {
@@ -240,25 +265,8 @@ impl<'a> Collective<'a> {
         self.device.window.context().hub().tensors()
     }
 
-    /// The tensor where those can reach it who need to: in place if it lies so, else a copy.
-    fn prepare(&self, tensor: &Tensor, is_small: bool) -> Result<Tensor> {
-        if !is_small && self.abroad() {
-            Ok(tensor.contiguous_in(self.arena())?)
-        } else if tensor.is_ours() {
-            Ok(tensor.contiguous()?)
-        } else {
-            // Threads read it in place, and there are no references to what another process may write.
-            Ok(tensor.to_buf()?.freeze())
-        }
-    }
-
-    /// Exposes a tensor until the end of the operation: in place where peers can reach it, else a copy.
+    /// Exposes a tensor until the end of the operation.
     fn expose(&mut self, slot: Slot, tensor: &Tensor) -> Result<()> {
-        let reachable = self.prepare(tensor, false)?;
-        self.expose_prepared(slot, &reachable)
-    }
-
-    fn expose_prepared(&mut self, slot: Slot, tensor: &Tensor) -> Result<()> {
         self.exposed.push(self.device.window.expose(slot as usize, self.op.seq(), tensor)?);
         Ok(())
     }
@@ -274,11 +282,28 @@ impl<'a> Collective<'a> {
     }
 }
 
-/// Passes a tensor of host memory on. Ranks that disagree about the device have been told so before.
-fn on_cpu<'t>(op: &'static str, tensor: &'t Tensor) -> Result<&'t Tensor> {
-    if tensor.device().is_cpu() {
-        return Ok(tensor);
+fn numel(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+/// Lets a result be written where it is to go.
+fn produce(
+    target: Target<'_>,
+    shape: &[usize],
+    dtype: DType,
+    fill: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<Outcome> {
+    if let Target::Given(mut out) = target {
+        if let Some(bytes) = out.bytes_mut()? {
+            fill(bytes)?;
+        } else {
+            let mut dense = TensorBuf::zeros(shape, dtype)?;
+            fill(dense.bytes_mut()?)?;
+            out.copy_from(&dense.freeze())?;
+        }
+        return Ok(Outcome::Nothing);
     }
-    let (seen, expected) = (tensor.device().to_string(), Device::Cpu.to_string());
-    Err(Error::DeviceMismatch { op, seen, expected })
+    let mut fresh = TensorBuf::zeros(shape, dtype)?;
+    fill(fresh.bytes_mut()?)?;
+    Ok(Outcome::One(fresh.freeze()))
 }

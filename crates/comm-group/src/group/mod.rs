@@ -1,0 +1,213 @@
+//! The group: what a runtime holds.
+
+mod all_to_all;
+mod gather;
+mod reduce;
+mod scatter;
+
+use std::fmt;
+use std::sync::Arc;
+
+use comm_core::team::{AbortHandle, Team};
+use comm_core::tensor::{Tensor, TensorMut};
+use comm_core::{Deadline, Error, Result};
+use comm_store::window::Cost;
+
+use crate::request::{Op, Request};
+use crate::same_device::{Outcome, SameDevice, Target};
+use crate::shard;
+use crate::work::{Queue, Work};
+
+/// One rank's handle to a group of ranks that do collectives together.
+///
+/// Calls block until the operation is complete on this rank. All ranks make the same calls in the same order. A second
+/// thread that calls while one is inside gets [`Error::ConcurrentUse`](comm_core::Error::ConcurrentUse); inputs are
+/// never changed, and outputs are new tensors that alias nothing, but for
+/// [`replicate_to_shard`](ThreadGroup::replicate_to_shard), which gives a view where it can.
+///
+/// Dropping the group leaves it, as [`Team`] does: operations so far end normally everywhere.
+///
+/// ```
+/// use comm_core::{Deadline, team::Team, tensor::Tensor};
+/// use comm_group::ThreadGroup;
+///
+/// let group = ThreadGroup::new(Team::join("one", 0, 1, Deadline::default())?, Deadline::default())?;
+/// let t = Tensor::from_slice(&[2, 2], &[1, 2, 3, 4])?;
+/// let whole = group.all_gather(&t, 1, Deadline::default())?;
+/// assert_eq!(whole.as_slice::<i32>()?, [1, 2, 3, 4]);
+/// # Ok::<(), comm_core::Error>(())
+/// ```
+#[doc(alias = "SameDeviceBackend")]
+pub struct ThreadGroup {
+    inner: Arc<Inner>,
+}
+
+/// What a group is, for its handle and for the thread that moves what has been started.
+pub(crate) struct Inner {
+    team: Team,
+    backend: SameDevice,
+    queue: Queue,
+}
+
+impl fmt::Debug for ThreadGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ThreadGroup({:?})", self.inner.team)
+    }
+}
+
+impl Drop for ThreadGroup {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The worker may be the last to hold the group, and it does not panic.
+            self.inner.team.fail();
+        }
+        self.inner.queue.close();
+    }
+}
+
+impl ThreadGroup {
+    /// Makes a group of all ranks of a team. All of them call it.
+    ///
+    /// # Errors
+    /// Those of a symmetric operation, and [`Error::OutOfMemory`](comm_core::Error::OutOfMemory), which ends the team
+    /// for the others.
+    pub fn new(team: Team, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
+        let backend = SameDevice::new(&team, deadline.into())?;
+        comm_core::point!("group.made");
+        Ok(ThreadGroup { inner: Arc::new(Inner { team, backend, queue: Queue::default() }) })
+    }
+
+    /// This rank.
+    #[doc(alias = "GetRank")]
+    pub fn rank(&self) -> usize {
+        self.inner.team.rank()
+    }
+
+    /// How many ranks the group has.
+    #[doc(alias = "GetWorldSize")]
+    pub fn size(&self) -> usize {
+        self.inner.team.size()
+    }
+
+    /// The team.
+    pub fn team(&self) -> &Team {
+        &self.inner.team
+    }
+
+    /// What this rank's operations have cost so far; what they will, [`cost`](crate::cost()) tells.
+    pub fn costs(&self) -> Cost {
+        self.inner.backend.costs()
+    }
+
+    /// Ends the group from any thread: every waiting and every later call, on every rank, gets
+    /// [`Error::Aborted`](comm_core::Error::Aborted).
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.inner.team.abort_handle()
+    }
+
+    /// Waits until all ranks have come here.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if a rank does something else; what ends a symmetric operation.
+    #[doc(alias = "Barrier")]
+    pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        self.call(Request::new(Op::Barrier, None), Target::Fresh, deadline).map(drop)
+    }
+
+    /// Starts a [`barrier`](ThreadGroup::barrier).
+    ///
+    /// # Errors
+    /// Those of starting a thread; the others are the work's.
+    pub fn barrier_start(&self, deadline: impl Into<Deadline>) -> Result<Work<()>> {
+        self.start(Request::new(Op::Barrier, None), deadline, |_| Ok(()))
+    }
+
+    /// This rank's shard of a tensor that every rank has; see [`replicate_to_shard`](crate::replicate_to_shard()).
+    /// Local: no peer takes part, and it works when they have left.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument) if there is no such dimension, or unless the
+    /// sub-split lies inside; of a sub-split, which is a copy, no memory or memory of a device.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+    /// use comm_group::ThreadGroup;
+    ///
+    /// let team = Team::join("shard-example", 0, 1, Deadline::default())?;
+    /// let group = ThreadGroup::new(team, Deadline::default())?;
+    /// let t = Tensor::from_slice(&[3], &[1, 2, 3])?;
+    /// assert_eq!(group.replicate_to_shard(&t, 0, None)?.as_slice::<i32>()?, [1, 2, 3]);
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    #[doc(alias = "ReplicateToShard")]
+    #[doc(alias = "subSplitCoordinates")]
+    pub fn replicate_to_shard(
+        &self,
+        tensor: &Tensor,
+        dim: usize,
+        sub_split: Option<usize>,
+    ) -> Result<Tensor> {
+        shard::replicate_to_shard(tensor, dim, sub_split, self.rank(), self.size())
+    }
+}
+
+/// What all operations go through.
+impl ThreadGroup {
+    fn call(&self, request: Request, target: Target<'_>, deadline: impl Into<Deadline>) -> Result<Outcome> {
+        let deadline = deadline.into();
+        self.inner.queue.drain();
+        self.inner.backend.run(request, target, deadline)
+    }
+
+    /// An operation whose result is a tensor on this rank.
+    fn one(&self, request: Request, deadline: impl Into<Deadline>) -> Result<Tensor> {
+        self.call(request, Target::Fresh, deadline).and_then(one)
+    }
+
+    /// An operation whose result is a tensor on the root.
+    fn maybe(&self, request: Request, deadline: impl Into<Deadline>) -> Result<Option<Tensor>> {
+        self.call(request, Target::Fresh, deadline).map(maybe)
+    }
+
+    /// An operation whose result goes to the caller.
+    fn into<'a>(
+        &self,
+        request: Request,
+        out: impl Into<TensorMut<'a>>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<()> {
+        self.call(request, Target::Given(out.into()), deadline).map(drop)
+    }
+
+    fn start<T: Send + 'static>(
+        &self,
+        request: Request,
+        deadline: impl Into<Deadline>,
+        result: fn(Outcome) -> Result<T>,
+    ) -> Result<Work<T>> {
+        let (op, deadline) = (request.op.name(), deadline.into());
+        let run = move |group: &Inner| group.backend.run(request, Target::Fresh, deadline).and_then(result);
+        self.inner.queue.start(&self.inner, op, run)
+    }
+}
+
+fn one(outcome: Outcome) -> Result<Tensor> {
+    match outcome {
+        Outcome::One(tensor) => Ok(tensor),
+        Outcome::Nothing | Outcome::Many(_) => Err(Error::bad_peer("an operation without its result")),
+    }
+}
+
+fn maybe(outcome: Outcome) -> Option<Tensor> {
+    match outcome {
+        Outcome::One(tensor) => Some(tensor),
+        Outcome::Nothing | Outcome::Many(_) => None,
+    }
+}
+
+fn many(outcome: Outcome) -> Result<Vec<Tensor>> {
+    match outcome {
+        Outcome::Many(tensors) => Ok(tensors),
+        Outcome::Nothing | Outcome::One(_) => Err(Error::bad_peer("an operation without its results")),
+    }
+}
