@@ -48,7 +48,7 @@ mod shard;
 
 pub use cost::{Operation, cost};
 pub use group::ThreadGroup;
-pub use reduce::ReduceOp;
+pub use reduce::{Factor, ReduceOp};
 pub use shard::{replicate_to_shard, shard_sizes};
 
 /// The fault points of this crate; see [`comm_core::points`].

@@ -1,37 +1,27 @@
 //! All-reduce in two steps: each rank reduces its own part of everybody's input, then pulls the parts of the others.
 
 use comm_core::tensor::{Tensor, TensorBuf};
-use comm_core::{Deadline, Error, Result, point};
+use comm_core::{Deadline, Result, point};
 
-use super::{Collective, Input, NAME, SameDevice, Slot, on_cpu};
+use super::{Collective, Input, SameDevice, Slot, on_cpu};
 use crate::agreement::{Descriptor, Op};
-use crate::reduce::{ReduceOp, accumulate, canonicalise, is_reducible};
+use crate::reduce::{ReduceOp, Reducer};
 use crate::shard::shard_range;
-
-/// Contributions are pulled and added in blocks that stay in the cache.
-const BLOCK: usize = 32 * 1024;
 
 impl SameDevice {
     pub(crate) fn all_reduce(&self, tensor: &Tensor, reduce: ReduceOp, deadline: Deadline) -> Result<Tensor> {
         let judge = |all: &[Descriptor]| {
-            let dtype = on_cpu("all_reduce", tensor)?.dtype();
-            if is_reducible(dtype) {
-                return Ok(all.iter().all(|descriptor| descriptor.carried().is_some()));
-            }
-            Err(Error::Unsupported {
-                backend: NAME,
-                op: format!("all_reduce {reduce} of {dtype}"),
-                why: "it reduces f32, f64, i32 and i64 so far".into(),
-            })
+            reduce.check(on_cpu("all_reduce", tensor)?.dtype())?;
+            Ok(all.iter().all(|descriptor| descriptor.carried().is_some()))
         };
         self.run(Op::AllReduce(reduce), Some(tensor), deadline, judge, |collective, all_carried| {
             if all_carried {
                 // Everything is here already: to reduce it all is less than to wait for the parts of others.
                 let mut whole = TensorBuf::zeros(tensor.shape(), tensor.dtype())?;
-                reduce_inputs(collective, tensor, 0, whole.bytes_mut()?)?;
+                reduce_inputs(collective, tensor, reduce, 0, whole.bytes_mut()?)?;
                 return Ok(whole.freeze());
             }
-            let own = reduce_own_part(collective, tensor)?;
+            let own = reduce_own_part(collective, tensor, reduce)?;
             collective.expose(Slot::Partial, &own)?;
             point!("group.reduced");
             collective.meet("the others to have reduced their parts")?;
@@ -49,8 +39,8 @@ fn part_of(collective: &Collective<'_>, tensor: &Tensor, rank: usize) -> (usize,
     (start * element, len * element)
 }
 
-/// This rank's part of the sum, where peers can reach it.
-fn reduce_own_part(collective: &mut Collective<'_>, tensor: &Tensor) -> Result<Tensor> {
+/// This rank's part of the result, where peers can reach it.
+fn reduce_own_part(collective: &mut Collective<'_>, tensor: &Tensor, reduce: ReduceOp) -> Result<Tensor> {
     let dtype = tensor.dtype();
     let (start, len) = part_of(collective, tensor, collective.rank());
     let shape = [len / dtype.size()];
@@ -59,38 +49,31 @@ fn reduce_own_part(collective: &mut Collective<'_>, tensor: &Tensor) -> Result<T
     } else {
         TensorBuf::zeros(&shape, dtype)?
     };
-    reduce_inputs(collective, tensor, start, part.bytes_mut()?)?;
+    reduce_inputs(collective, tensor, reduce, start, part.bytes_mut()?)?;
     Ok(part.freeze())
 }
 
-/// The sum of what all ranks contribute from byte `start` on, in rank order.
+/// What all ranks contribute from byte `start` on, combined in rank order.
 fn reduce_inputs(
     collective: &mut Collective<'_>,
     tensor: &Tensor,
+    reduce: ReduceOp,
     start: usize,
-    sum: &mut [u8],
+    result: &mut [u8],
 ) -> Result<()> {
-    let dtype = tensor.dtype();
     let inputs: Vec<Input<'_>> =
         (0..collective.size()).map(|rank| collective.input(rank, tensor.nbytes())).collect::<Result<_>>()?;
-    let mut block = vec![0; BLOCK.min(sum.len())];
-    for (i, sum) in sum.chunks_mut(BLOCK).enumerate() {
-        let at = start + i * BLOCK;
-        let mut inputs = inputs.iter();
-        if let Some(first) = inputs.next() {
-            first.read(at, sum)?;
-        }
-        for input in inputs {
-            let block = &mut block[..sum.len()];
-            input.read(at, block)?;
-            accumulate(dtype, sum, block);
-        }
-        canonicalise(dtype, sum);
+    let mut reducer = Reducer::new(reduce, tensor.dtype(), inputs.len())?;
+    // Contributions are pulled and combined in blocks that stay in the cache.
+    let block_bytes = reducer.block_bytes();
+    for (i, block) in result.chunks_mut(block_bytes).enumerate() {
+        let at = start + i * block_bytes;
+        reducer.block(block, |rank, into| inputs[rank].read(at, into))?;
     }
     inputs.iter().try_for_each(Input::verify)
 }
 
-/// The whole sum, from the parts of all ranks.
+/// The whole result, from the parts of all ranks.
 fn pull_parts(collective: &mut Collective<'_>, tensor: &Tensor, own: &Tensor) -> Result<Tensor> {
     let mut whole = TensorBuf::zeros(tensor.shape(), tensor.dtype())?;
     let bytes = whole.bytes_mut()?;

@@ -31,7 +31,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::agreement::{self, Descriptor, Op};
 use input::Input;
 
-const NAME: &str = "same-device";
+pub(crate) const NAME: &str = "same-device";
 
 /// The most bytes of an input that travel in a letter.
 pub(crate) const CARRIED: usize = 512;
