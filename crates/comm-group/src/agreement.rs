@@ -40,6 +40,8 @@ pub(crate) struct Descriptor {
     seq: u64,
     op: u32,
     reduce: u32,
+    /// The bits of the operator's factor; 0 without one.
+    factor: u64,
     dim: u64,
     dtype: u16,
     /// Whether the tensor is on another device than the CPU.
@@ -65,6 +67,7 @@ impl Descriptor {
             seq,
             op: op.code(),
             reduce: if let Op::AllReduce(reduce) = op { reduce.code() } else { 0 },
+            factor: if let Op::AllReduce(reduce) = op { reduce.factor_bits() } else { 0 },
             dim: if let Op::AllGather { dim } = op { dim as u64 } else { 0 },
             dtype: tensor.map_or(0, |t| u16::from(t.dtype().code())),
             elsewhere: tensor.map_or(0, |t| u16::from(!t.device().is_cpu())),
@@ -140,6 +143,7 @@ pub(crate) fn agree(all: &[Descriptor]) -> Result<()> {
         .or_else(|| compare(all, "dtype", |d| d.dtype, Descriptor::dtype_name))
         .or_else(|| compare(all, "device", |d| d.elsewhere != 0, Descriptor::device_name))
         .or_else(|| compare(all, "operator", |d| d.reduce, |d| ReduceOp::name_of(d.reduce)))
+        .or_else(|| compare(all, "factor", |d| d.factor, |d| f64::from_bits(d.factor).to_string()))
         .or_else(|| compare(all, "dim", |d| d.dim, |d| d.dim.to_string()))
         .or_else(|| {
             let gathers = all.first().is_some_and(|d| d.op == Op::AllGather { dim: 0 }.code());
@@ -184,8 +188,13 @@ mod tests {
     fn operators_and_devices_differ_too() {
         let t = comm_core::tensor::TensorBuf::zeros(&[2], DType::F32).unwrap().freeze();
         let sum = Descriptor::new(7, Op::AllReduce(ReduceOp::Sum), Some(&t), None);
-        let other = Descriptor { reduce: 9, ..sum };
-        assert_eq!(odd(&[sum, sum, other]), (2, "operator", "operator 9".into(), "sum".into()));
+        let other = Descriptor { reduce: 99, ..sum };
+        assert_eq!(odd(&[sum, sum, other]), (2, "operator", "operator 99".into(), "sum".into()));
+        let of = |reduce| Descriptor::new(7, Op::AllReduce(reduce), Some(&t), None);
+        assert_eq!(odd(&[sum, of(ReduceOp::Max), sum]), (1, "operator", "max".into(), "sum".into()));
+        let [half, third] = [0.5, 0.25].map(|factor| of(ReduceOp::premul_sum(factor)));
+        assert_eq!(odd(&[half, half, third]), (2, "factor", "0.25".into(), "0.5".into()));
+        agree(&[third, third]).unwrap();
         let elsewhere = Descriptor { elsewhere: 1, ..sum };
         assert_eq!(odd(&[elsewhere, sum, sum]), (0, "device", "another device".into(), "cpu".into()));
         assert_eq!(odd(&[sum, Descriptor { seq: 8, ..sum }]), (1, "seq", "8".into(), "7".into()));
