@@ -16,6 +16,7 @@ pub(crate) struct Move {
 }
 
 /// What a rank makes of the inputs.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 pub(crate) enum Work {
     /// Nothing: it has only been there.
     Nothing,

@@ -164,6 +164,7 @@ impl Queue {
 fn spawn(group: Arc<Inner>) -> Result<Sender<Job>> {
     let (sender, jobs) = unbounded::<Job>();
     let body = move || jobs.iter().for_each(|job| job(&group));
-    thread::Builder::new().name("comm-work".into()).spawn(body)?;
+    let spawned = thread::Builder::new().name("comm-work".into()).spawn(body);
+    spawned.map_err(|error| Error::io("starting the thread that moves operations", error))?;
     Ok(sender)
 }

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+mod exact;
+pub mod reduce;
+
 /// The sizes of `n` split in `parts`: `n / parts` each, the first `n % parts` one more. With `n < parts` the last
 /// ones are empty. No parts, no sizes.
 ///

@@ -1,7 +1,9 @@
 //! Operations in which every rank has something for every other one.
 
+#[cfg(doc)]
+use comm_core::Error;
 use comm_core::tensor::{Tensor, TensorMut};
-use comm_core::{Deadline, Error, Result};
+use comm_core::{Deadline, Result};
 
 use super::{ThreadGroup, one};
 use crate::request::{Op, Request};

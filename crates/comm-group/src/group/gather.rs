@@ -1,7 +1,9 @@
 //! Operations that put shards together.
 
+#[cfg(doc)]
+use comm_core::Error;
 use comm_core::tensor::{Tensor, TensorMut};
-use comm_core::{Deadline, Error, Result};
+use comm_core::{Deadline, Result};
 
 use super::{Target, ThreadGroup, many, maybe, one};
 use crate::request::{Op, Request};

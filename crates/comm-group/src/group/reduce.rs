@@ -1,7 +1,9 @@
 //! Reductions.
 
+#[cfg(doc)]
+use comm_core::Error;
 use comm_core::tensor::{Tensor, TensorBuf, TensorMut};
-use comm_core::{Deadline, Error, Result};
+use comm_core::{Deadline, Result};
 
 use super::{ThreadGroup, maybe, one};
 use crate::reduce::ReduceOp;

@@ -1,7 +1,9 @@
 //! Operations that hand out what one rank has.
 
+#[cfg(doc)]
+use comm_core::Error;
 use comm_core::tensor::{Tensor, TensorMut};
-use comm_core::{Deadline, Error, Result};
+use comm_core::{Deadline, Result};
 
 use super::{ThreadGroup, one};
 use crate::request::{Op, Request};

@@ -26,13 +26,13 @@ use comm_core::{Deadline, Error, Result, point};
 use comm_store::Window;
 use comm_store::window::{Cost, Exposed, Region, WindowSpec};
 
-use crate::agreement::{self, Letter, Saying, out_code};
+use crate::agreement::{self, Letter, out_code};
 use crate::plan::{self, Move, Plan, Work};
 use crate::request::{Op, Request};
 use input::Input;
 pub(crate) use letters::CARRIED;
 
-const NAME: &str = "same-device";
+pub(crate) const NAME: &str = "same-device";
 
 /// The slots of a part.
 #[derive(Clone, Copy)]
@@ -53,6 +53,7 @@ pub(crate) struct SameDevice {
 }
 
 /// Where a result goes.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 pub(crate) enum Target<'a> {
     /// Into a new tensor.
     Fresh,
@@ -61,6 +62,7 @@ pub(crate) enum Target<'a> {
 }
 
 /// What comes out of an operation on one rank.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// Nothing, or it is where the caller wanted it.

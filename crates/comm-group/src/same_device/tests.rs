@@ -89,7 +89,7 @@ fn a_mismatch_is_the_same_on_every_rank_and_the_next_operation_works() {
             },
             group.all_gather(&Tensor::from_slice(&[1], &[1u8]).unwrap(), 1, AMPLE).unwrap_err(),
             group
-                .all_reduce(&TensorBuf::zeros(&[3], DType::BF16).unwrap().freeze(), ReduceOp::Sum, AMPLE)
+                .all_reduce(&TensorBuf::zeros(&[3], DType::Bool).unwrap().freeze(), ReduceOp::Sum, AMPLE)
                 .unwrap_err(),
         ];
         assert_eq!(group.all_gather(&mine, 0, AMPLE).unwrap().shape(), [14]);

@@ -3,8 +3,9 @@
 use comm_core::Error;
 use comm_core::team::Team;
 use comm_core::tensor::{DType, Element, Layout, Tensor, TensorBuf};
-use comm_group::ThreadGroup;
+use comm_group::{ReduceOp, ThreadGroup};
 use comm_testkit::oracle::Summand;
+use comm_testkit::oracle::reduce::{Reduction, reduce};
 use comm_testkit::values::{SplitMix64, Strided, random_elements};
 use comm_testkit::{RankCtx, RankResult, check, check_eq, done};
 
@@ -98,6 +99,33 @@ number! {
     f64: |x| if x.is_nan() { f64::from_bits(0x7ff8_0000_0000_0000) } else { x };
     i32: |x| x;
     i64: |x| x;
+}
+
+/// All operators, and what the oracle calls them.
+pub fn operators() -> [(ReduceOp, Reduction); 11] {
+    [
+        (ReduceOp::Sum, Reduction::Sum),
+        (ReduceOp::Prod, Reduction::Prod),
+        (ReduceOp::Min, Reduction::Min),
+        (ReduceOp::Max, Reduction::Max),
+        (ReduceOp::Avg, Reduction::Avg),
+        (ReduceOp::premul_sum(-0.3), Reduction::PremulSum(-0.3)),
+        (ReduceOp::BitAnd, Reduction::BitAnd),
+        (ReduceOp::BitOr, Reduction::BitOr),
+        (ReduceOp::BitXor, Reduction::BitXor),
+        (ReduceOp::And, Reduction::And),
+        (ReduceOp::Or, Reduction::Or),
+    ]
+}
+
+/// The operator in the name of a case, without its factor.
+pub fn operator_name(op: ReduceOp) -> String {
+    op.to_string().split('(').next().unwrap_or_default().to_string()
+}
+
+/// Whether the oracle has the operator for the dtype.
+pub fn exists(op: Reduction, dtype: DType) -> bool {
+    reduce(op, dtype, &[Vec::new()]).is_some()
 }
 
 /// The sum that every rank must get, as bytes.

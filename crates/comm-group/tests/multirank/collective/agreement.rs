@@ -11,7 +11,7 @@ use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
 use super::case;
-use crate::support::{Any, group};
+use crate::support::{Any, exists, group, operator_name, operators};
 
 pub fn cases() -> Vec<Case> {
     let mut all: Vec<Case> = odd_pairs()
@@ -20,15 +20,17 @@ pub fn cases() -> Vec<Case> {
             case(format!("mismatch/-/-/{name}"), move |ctx| mismatch(ctx, field, odd, common))
         })
         .collect();
-    for &dtype in DType::ALL.iter().filter(|d| !REDUCIBLE.contains(d)) {
-        all.push(case(format!("all_reduce/sum/{dtype}/unsupported"), move |ctx| unsupported(ctx, dtype)));
+    for (op, oracle) in operators() {
+        for &dtype in DType::ALL.iter().filter(|dtype| !exists(oracle, **dtype)) {
+            let name = format!("all_reduce/{}/{dtype}/unsupported", operator_name(op));
+            all.push(case(name, move |ctx| unsupported(ctx, op, dtype)));
+        }
     }
+    all.push(case("mismatch/-/-/operator", operator));
     all.push(case("mismatch/-/-/other-device", other_device));
     all.push(case("mismatch/-/-/storm", storm));
     all
 }
-
-const REDUCIBLE: [DType; 4] = [DType::F32, DType::F64, DType::I32, DType::I64];
 
 /// What a rank does in a round, as far as ranks must agree about it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -121,7 +123,7 @@ fn odd_pairs() -> Vec<(&'static str, &'static str, Act, Act)> {
         ("op/gather", "op", Gather(F32, &[3], 0), Reduce(F32, &[3])),
         ("dtype/reduce", "dtype", Reduce(F64, &[3]), Reduce(F32, &[3])),
         ("dtype/same-size", "dtype", Reduce(I32, &[3]), Reduce(F32, &[3])),
-        ("dtype/unsupported", "dtype", Reduce(DType::BF16, &[3]), Reduce(F32, &[3])),
+        ("dtype/unsupported", "dtype", Reduce(DType::Bool, &[3]), Reduce(F32, &[3])),
         ("dtype/gather", "dtype", Gather(U8, &[3], 0), Gather(DType::Bool, &[3], 0)),
         ("shape/reduce", "shape", Reduce(F32, &[4]), Reduce(F32, &[3])),
         ("shape/same-numel", "shape", Reduce(F32, &[2, 3]), Reduce(F32, &[3, 2])),
@@ -149,6 +151,32 @@ fn mismatch(ctx: &RankCtx, field: &'static str, odd: Act, common: Act) -> RankRe
     done()
 }
 
+/// One rank combines otherwise, or by another factor.
+fn operator(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    let mine = Tensor::from_slice(&[1], &[1f32])?;
+    let half = ReduceOp::premul_sum(0.5);
+    for (field, common, odd) in [
+        ("operator", ReduceOp::Sum, ReduceOp::Max),
+        ("operator", ReduceOp::Sum, half),
+        // The odd rank's does not exist for the dtype: that they differ is said first, on every rank.
+        ("operator", ReduceOp::Sum, ReduceOp::And),
+        ("factor", half, ReduceOp::premul_sum(-0.5)),
+        ("factor", ReduceOp::premul_sum(0.0), ReduceOp::premul_sum(-0.0)),
+    ] {
+        for who in 0..ctx.world() {
+            let op = if ctx.rank() == who { odd } else { common };
+            let error = group.all_reduce(&mine, op, ctx.deadline()).err().ok_or("they agree")?;
+            let (rank, seen_field, theirs, others) = seen(error)?;
+            check_eq!(seen_field, field, "{odd}, {common}");
+            check!(ctx.world() == 2 || rank == who, "a majority is right");
+            check!(theirs != others, "{theirs}");
+            works(ctx, &group)?;
+        }
+    }
+    done()
+}
+
 /// The next operation works, and is right.
 fn works(ctx: &RankCtx, group: &ThreadGroup) -> RankResult {
     let mine = Tensor::from_slice(&[2], &[ctx.rank() as i64, 1])?;
@@ -158,11 +186,11 @@ fn works(ctx: &RankCtx, group: &ThreadGroup) -> RankResult {
     done()
 }
 
-fn unsupported(ctx: &RankCtx, dtype: DType) -> RankResult {
+fn unsupported(ctx: &RankCtx, op: ReduceOp, dtype: DType) -> RankResult {
     let group = group(ctx, "g")?;
     for shape in [&[3, 2][..], &[], &[0]] {
         let input = TensorBuf::zeros(shape, dtype)?.freeze();
-        match group.all_reduce(&input, ReduceOp::Sum, ctx.deadline()) {
+        match group.all_reduce(&input, op, ctx.deadline()) {
             Err(Error::Unsupported { op, .. }) => check!(op.contains(dtype.name()), "{op}"),
             other => return Err(format!("{shape:?}: {other:?}").into()),
         }
@@ -211,13 +239,13 @@ fn other_device(ctx: &RankCtx) -> RankResult {
 
 /// Every rank does as it likes for 200 rounds; all come to the same verdict each time, and it is the right one.
 fn storm(ctx: &RankCtx) -> RankResult {
-    use DType::{BF16, F32, I32};
+    use DType::{Bool, F32, I32};
     const ACTS: [Act; 8] = [
         Barrier,
         Reduce(F32, &[3]),
         Reduce(F32, &[3]),
         Reduce(I32, &[3]),
-        Reduce(BF16, &[3]),
+        Reduce(Bool, &[3]),
         Gather(F32, &[3, 3], 0),
         Gather(F32, &[2, 3], 0),
         Gather(F32, &[3, 3], 1),
@@ -237,8 +265,8 @@ fn storm(ctx: &RankCtx) -> RankResult {
                 check_eq!(seen(error)?, expected, "round {round}: {acts:?}");
                 odd += 1;
             }
-            (None, Ok(())) if !matches!(acts[0], Reduce(BF16, _)) => agreed += 1,
-            (None, Err(Error::Unsupported { .. })) if matches!(acts[0], Reduce(BF16, _)) => {}
+            (None, Ok(())) if !matches!(acts[0], Reduce(Bool, _)) => agreed += 1,
+            (None, Err(Error::Unsupported { .. })) if matches!(acts[0], Reduce(Bool, _)) => {}
             (expected, outcome) => {
                 return Err(format!("round {round}, {acts:?}: {outcome:?}, expected {expected:?}").into());
             }

@@ -1,13 +1,15 @@
-//! all_reduce: sums, in rank order.
+//! all_reduce: every operator, in rank order.
 
 use comm_core::tensor::{DType, Tensor};
 use comm_group::{ReduceOp, ThreadGroup};
+use comm_testkit::oracle::reduce::{Reduction, reduce};
 use comm_testkit::values::{SplitMix64, Strided, digit_coded, special_elements};
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done, oracle};
 
 use super::case;
 use crate::support::{
-    Number, PLACES, bytes_of, contribution, expected_sum, group, is_own, same_bytes, strided, tensor,
+    Number, PLACES, bytes_of, contribution, exists, expected_sum, group, is_own, operator_name, operators,
+    same_bytes, strided, tensor,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -16,6 +18,12 @@ pub fn cases() -> Vec<Case> {
     all.push(case("all_reduce/sum/i64/digits", digits::<i64>));
     all.push(case("all_reduce/sum/f32/order", order::<f32>));
     all.push(case("all_reduce/sum/f64/order", order::<f64>));
+    for (op, oracle) in operators() {
+        for &dtype in DType::ALL.iter().filter(|dtype| exists(oracle, **dtype)) {
+            let name = format!("all_reduce/{}/{dtype}/dense", operator_name(op));
+            all.push(case(name, move |ctx| dense(ctx, op, oracle, dtype)));
+        }
+    }
     all.push(case("all_reduce/sum/f32/one-rank", one_rank));
     all.push(case("all_reduce/sum/i64/nothing-shared", nothing_shared));
     all
@@ -30,7 +38,7 @@ fn of<T: Number>() -> Vec<Case> {
     ]
 }
 
-/// Reduces and checks everything that holds for any input.
+/// Sums up and checks everything that holds for any input.
 fn reduce_and_check(
     ctx: &RankCtx,
     group: &ThreadGroup,
@@ -38,8 +46,19 @@ fn reduce_and_check(
     input: &Tensor,
     expected: &[u8],
 ) -> RankResult {
+    combine_and_check(ctx, group, ReduceOp::Sum, what, input, expected)
+}
+
+fn combine_and_check(
+    ctx: &RankCtx,
+    group: &ThreadGroup,
+    op: ReduceOp,
+    what: &str,
+    input: &Tensor,
+    expected: &[u8],
+) -> RankResult {
     let before = bytes_of(input)?;
-    let result = group.all_reduce(input, ReduceOp::Sum, ctx.deadline())?;
+    let result = group.all_reduce(input, op, ctx.deadline())?;
     check_eq!((result.shape(), result.dtype()), (input.shape(), input.dtype()), "{what}");
     same_bytes(what, result.bytes()?, expected)?;
     same_bytes(&format!("{what}: the input afterwards"), &bytes_of(input)?, &before)?;
@@ -65,6 +84,31 @@ fn sizes<T: Number>(ctx: &RankCtx) -> RankResult {
         let expected = expected_sum(&parts.iter().map(|p| T::from_bytes(p)).collect::<Vec<_>>())?;
         let input = tensor(&group, place, &[n], T::DTYPE, &parts[ctx.rank()])?;
         reduce_and_check(ctx, &group, &format!("{n} elements, {place:?}"), &input, &expected)?;
+    }
+    done()
+}
+
+/// Few elements, which go in letters, and more than a block of each rank's.
+fn dense(ctx: &RankCtx, op: ReduceOp, oracle: Reduction, dtype: DType) -> RankResult {
+    let group = group(ctx, "g")?;
+    // The oracle looks through all numbers of fp8 for each element.
+    let many = if dtype.name().starts_with("f8") { 1000 } else { 5000 };
+    let [few, many] = [7, many].map(|n| {
+        let rng = ctx.common_rng().fork(n as u64);
+        (0..ctx.world()).map(|r| contribution(&rng, r, dtype, n)).collect::<Vec<_>>()
+    });
+    // Blocks repeat the same elements: what lies at their borders differs all the same.
+    let repeated =
+        many.iter().map(|part| part.repeat(1 + 40 * 1024 * ctx.world() / part.len())).collect::<Vec<_>>();
+    let expected_many = reduce(oracle, dtype, &many).ok_or("the oracle has it")?;
+    let expected_repeated = expected_many.repeat(repeated[0].len() / many[0].len());
+    let expected_few = reduce(oracle, dtype, &few).ok_or("the oracle has it")?;
+    for place in PLACES {
+        for (parts, expected) in [(&few, &expected_few), (&repeated, &expected_repeated)] {
+            let n = expected.len() / dtype.size();
+            let input = tensor(&group, place, &[n], dtype, &parts[ctx.rank()])?;
+            combine_and_check(ctx, &group, op, &format!("{n} elements, {place:?}"), &input, expected)?;
+        }
     }
     done()
 }

@@ -67,7 +67,7 @@ fn one(ctx: &RankCtx, group: &ThreadGroup, round: usize) -> RankResult {
     match rng.below(5) {
         0 => group.barrier(ctx.deadline())?,
         1 => drop(group.all_reduce(
-            &TensorBuf::zeros(&[n], DType::U8)?.freeze(),
+            &TensorBuf::zeros(&[n], DType::Bool)?.freeze(),
             ReduceOp::Sum,
             ctx.deadline(),
         )),
