@@ -128,6 +128,11 @@ impl Descriptor {
         DType::from_code(u8::try_from(self.dtype.checked_sub(1)?).ok()?)
     }
 
+    /// Whether the tensor is on another device than the CPU.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.elsewhere != 0
+    }
+
     /// How many bytes of the tensor follow; none if it is exposed in place.
     pub(crate) fn carried(&self) -> Option<u64> {
         (self.carried != EXPOSED).then_some(self.carried)

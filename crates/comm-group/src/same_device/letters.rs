@@ -21,8 +21,10 @@ impl<'a> Collective<'a> {
     /// Tells all ranks what this one does, and reads what they do.
     pub(super) fn exchange(&mut self, request: Request, invalid: bool, out: u64) -> Result<()> {
         let mut saying = Saying { invalid, carried: Some(0), out };
-        // What is wrong is not looked at by anybody.
-        let input = request.input.as_ref().filter(|_| !invalid && request.op.takes_input(self.rank()));
+        // What is wrong, or on a device that this is not, nobody looks at.
+        let counts =
+            |tensor: &&Tensor| !invalid && tensor.device().is_cpu() && request.op.takes_input(self.rank());
+        let input = request.input.as_ref().filter(counts);
         if let Some(tensor) = input {
             let is_small = tensor.nbytes() <= CARRIED;
             saying.carried = is_small.then_some(tensor.nbytes());

@@ -19,6 +19,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use comm_core::device::Device;
 use comm_core::shm::Arena;
 use comm_core::team::{Member, OpGuard};
 use comm_core::tensor::{DType, Tensor, TensorBuf, TensorMut, Tile};
@@ -146,11 +147,14 @@ impl<'a> Collective<'a> {
             Target::Fresh => 0,
             Target::Given(out) => out_code(out.shape(), out.dtype()),
         };
+        let device = request.input.as_ref().map_or(Device::Cpu, Tensor::device);
         self.exchange(request, wrong.is_some(), out)?;
         if let Some(error) = wrong {
             return Ok(Attempt::Refused(error));
         }
-        let plan = agreement::agree(&self.letters).and_then(|()| plan::plan(op, &self.letters, self.rank()));
+        let plan = agreement::agree(&self.letters)
+            .and_then(|()| on_cpu(op, &self.letters, device))
+            .and_then(|()| plan::plan(op, &self.letters, self.rank()));
         let plan = match plan {
             Ok(plan) => plan,
             Err(verdict) => return Ok(Attempt::Refused(verdict)),
@@ -178,10 +182,6 @@ impl<'a> Collective<'a> {
             let needs = op.takes_input(self.rank());
             return if needs { refuse("this rank brings a tensor".into()) } else { Ok(()) };
         };
-        if !tensor.device().is_cpu() {
-            let (seen, expected) = (tensor.device().to_string(), "cpu".to_string());
-            return Err(Error::DeviceMismatch { op: name, seen, expected });
-        }
         if let (Op::AllToAllRows, sizes) = (op, request.sizes.len())
             && sizes != 2 * n
         {
@@ -282,6 +282,15 @@ impl<'a> Collective<'a> {
         let signals = self.device.window.signals(&[self.size()])?;
         signals.meet(&mut self.op, &what, |_| Ok(()))
     }
+}
+
+/// Ranks that disagree about the device have been told so before; here all have it elsewhere, or the root has.
+fn on_cpu(op: Op, letters: &[Letter], own: Device) -> Result<()> {
+    let Some(rank) = letters.iter().position(|letter| letter.descriptor.is_elsewhere()) else {
+        return Ok(());
+    };
+    let seen = if own.is_cpu() { format!("another device, on rank {rank}") } else { own.to_string() };
+    Err(Error::DeviceMismatch { op: op.name(), seen, expected: Device::Cpu.to_string() })
 }
 
 fn numel(shape: &[usize]) -> usize {
