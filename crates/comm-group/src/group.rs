@@ -87,12 +87,13 @@ impl ThreadGroup {
 
     /// Combines the tensors of all ranks, element by element, in rank order; every rank gets the result.
     ///
-    /// Any shape and strides, the same shape on all ranks; the result is contiguous. Dtypes: f32, f64, i32, i64. Every NaN
-    /// comes out as one.
+    /// Any shape and strides, the same shape on all ranks; the result is contiguous. [`ReduceOp`] says which operators
+    /// there are for which dtypes, and how they round.
     ///
     /// # Errors
-    /// On every rank, and the team goes on: [`Error::Mismatch`](comm_core::Error::Mismatch) if shape, dtype, device or
-    /// operator differ between ranks, [`Error::Unsupported`](comm_core::Error::Unsupported) for other dtypes,
+    /// On every rank, and the team goes on: [`Error::Mismatch`](comm_core::Error::Mismatch) if shape, dtype, device,
+    /// operator or factor differ between ranks, [`Error::Unsupported`](comm_core::Error::Unsupported) if there is no such
+    /// operator for the dtype ([`ReduceOp::check`]),
     /// [`Error::DeviceMismatch`](comm_core::Error::DeviceMismatch) for memory of another device than the CPU.
     /// [`Error::OutOfMemory`](comm_core::Error::OutOfMemory) on the rank that has none, and
     /// [`Error::Aborted`](comm_core::Error::Aborted) on the others. What ends a symmetric operation.
