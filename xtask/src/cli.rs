@@ -31,7 +31,7 @@ pub enum Command {
     /// Every tensor is cut into shards over the ranks and gathered back (R -> S(0) -> R, and R -> S(1) -> R where
     /// there is a second dimension), and taken apart into partial sums and reduced (R -> P -> R; the first rank
     /// keeps the value, the others hold the sum's identity). Each rank compares each result bit for bit with the
-    /// weights; through P any NaN equals any NaN. dtypes that all_reduce does not have yet are counted as
+    /// weights; through P any NaN equals any NaN. bools, of which there is no sum, are counted as
     /// `not reduced`. GB/s is the tensors' bytes over the time of the slowest rank. The last line says
     /// `bit-identical: yes`, or names the first difference.
     #[command(after_help = STATUSES)]

@@ -3,7 +3,7 @@
 //! | operation | from | to |
 //! |---|---|---|
 //! | [`ThreadGroup::all_gather`] | shards along a dimension, also uneven | the whole tensor on every rank |
-//! | [`ThreadGroup::all_reduce`] | one contribution per rank | their sum on every rank |
+//! | [`ThreadGroup::all_reduce`] | one contribution per rank | their sum, product, least, ... on every rank |
 //! | [`ThreadGroup::replicate_to_shard`] | the whole tensor | this rank's shard; local, no peer takes part |
 //! | [`ThreadGroup::barrier`] | | everybody has come |
 //!
@@ -15,7 +15,8 @@
 //! in place. [`cost()`] tells what an operation takes, [`ThreadGroup::costs`] what it took.
 //!
 //! **Exact order.** A reduction starts from rank 0's value and goes in rank order, so its bits depend on the inputs
-//! alone: not on timing, sizes, or how ranks are spread over threads and processes.
+//! alone: not on timing, sizes, or how ranks are spread over threads and processes. [`ReduceOp`] has the operators, their
+//! dtypes and their rounding.
 //!
 //! ```
 //! use comm_core::{Deadline, team::Team, tensor::Tensor};
@@ -37,7 +38,7 @@
 //! });
 //! ```
 //!
-//! Not here yet: other operations, operators and dtypes, results in the caller's buffer, started operations, and NCCL.
+//! Not here yet: other operations, results in the caller's buffer, started operations, and NCCL.
 
 mod agreement;
 mod cost;

@@ -64,9 +64,7 @@ pub fn first_difference(
     let size = (spec.dtype.bitsize() / 8).max(1);
     let pairs = seen.chunks(size).zip(expected.chunks(size));
     pairs.enumerate().find_map(|(element, (seen, expected))| {
-        let same = seen == expected
-            || (equal == Equal::BitsOrNan && is_nan(spec.dtype, seen) && is_nan(spec.dtype, expected));
-        if same {
+        if seen == expected || (equal == Equal::BitsOrNan && same_or_nan(spec.dtype, seen, expected)) {
             return None;
         }
         let byte = element * size;
@@ -75,13 +73,29 @@ pub fn first_difference(
     })
 }
 
-/// Only the dtypes that go through a reduction need an answer.
+/// Whether two elements are the same, any NaN being the same as any other; so are the parts of complex numbers.
+fn same_or_nan(dtype: Dtype, seen: &[u8], expected: &[u8]) -> bool {
+    let (part, size) = if dtype == Dtype::C64 { (Dtype::F32, 4) } else { (dtype, seen.len().max(1)) };
+    let mut parts = seen.chunks(size).zip(expected.chunks(size));
+    parts.all(|(seen, expected)| seen == expected || (is_nan(part, seen) && is_nan(part, expected)))
+}
+
+/// Whether the bits of a real number say that it is none: more than those of an infinity, but for the sign.
 fn is_nan(dtype: Dtype, bytes: &[u8]) -> bool {
-    match (dtype, bytes.try_into(), bytes.try_into()) {
-        (Dtype::F32, Ok(four), _) => f32::from_le_bytes(four).is_nan(),
-        (Dtype::F64, _, Ok(eight)) => f64::from_le_bytes(eight).is_nan(),
-        _ => false,
-    }
+    let mut wide = [0; 8];
+    wide.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    let infinity = match dtype {
+        Dtype::F32 => 0x7f80_0000,
+        Dtype::F64 => 0x7ff0_0000_0000_0000,
+        Dtype::F16 => 0x7c00,
+        Dtype::BF16 => 0x7f80,
+        Dtype::F8_E5M2 => 0x7c,
+        // It has no infinity: its largest number.
+        Dtype::F8_E4M3 => 0x7e,
+        _ => return false,
+    };
+    let sign = 1 << (8 * bytes.len().clamp(1, 8) - 1);
+    u64::from_le_bytes(wide) & (sign - 1) > infinity
 }
 
 /// An element as its bits and, where that says more, as a number.
@@ -140,6 +154,28 @@ mod tests {
         let int = super::tests::spec(Dtype::I32, &[1]);
         let (a, b) = (0x7fc0_0000u32.to_le_bytes(), 0x7fc0_0001u32.to_le_bytes());
         assert!(first_difference(&int, &[1], &a, &b, Equal::BitsOrNan).is_some());
+    }
+
+    #[test]
+    fn nans_of_all_floats() {
+        for (dtype, number, nans) in [
+            (Dtype::F16, 0x7c00u64, [0x7c01u64, 0xfe00]),
+            (Dtype::BF16, 0xff80, [0x7f81, 0xffc0]),
+            (Dtype::F8_E5M2, 0x7c, [0x7d, 0xfe]),
+            (Dtype::F8_E4M3, 0xfe, [0x7f, 0xff]),
+            (Dtype::F64, 0x7ff0_0000_0000_0000, [0x7ff0_0000_0000_0001, 0xfff8_0000_0000_0000]),
+            (Dtype::C64, 0x3f80_0000_7f80_0000, [0x7fc0_0000_7f80_0000, 0xffc0_0001_7f80_0000]),
+        ] {
+            let same = |a: u64, b: u64| {
+                let size = dtype.bitsize() / 8;
+                let (a, b) = (a.to_le_bytes(), b.to_le_bytes());
+                first_difference(&spec(dtype, &[1]), &[1], &a[..size], &b[..size], Equal::BitsOrNan).is_none()
+            };
+            assert!(same(nans[0], nans[1]) && !same(number, nans[0]) && !same(nans[1], number), "{dtype}");
+        }
+        // One part of a complex number may be a NaN, and the other must still be the same.
+        let (a, b) = (0x7fc0_0000_3f80_0000u64.to_le_bytes(), 0x7fc0_0000_3f80_0001u64.to_le_bytes());
+        assert!(first_difference(&spec(Dtype::C64, &[1]), &[1], &a, &b, Equal::BitsOrNan).is_some());
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Conversion {
         }
     }
 
-    /// Whether a tensor can go this way: it needs the dimension, or a dtype that all_reduce has.
+    /// Whether a tensor can go this way: it needs the dimension, or a dtype that has a sum.
     pub fn takes(self, spec: &Spec) -> bool {
         match self {
             Conversion::Shard(dim) => dim < spec.shape.len(),
@@ -53,9 +53,9 @@ impl Conversion {
     }
 }
 
-/// The dtypes that all_reduce has.
+/// Whether there are sums of the dtype: of all numbers.
 pub fn reducible(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F32 | Dtype::F64 | Dtype::I32 | Dtype::I64)
+    dtype != Dtype::BOOL
 }
 
 /// What one rank has to say at the end.

@@ -61,11 +61,9 @@ impl Exchange for Group {
             return Ok(full.clone());
         }
         let mut part = TensorBuf::zeros(full.shape(), full.dtype()).map_err(said)?;
-        match full.dtype() {
-            // The identity of a float sum: 0.0 would make -0.0 positive.
-            DType::F32 => part.fill(-0.0f32).map_err(said)?,
-            DType::F64 => part.fill(-0.0f64).map_err(said)?,
-            _ => {}
+        let identity = ReduceOp::Sum.identity(full.dtype()).map_err(said)?.ok_or("a sum has an identity")?;
+        for element in part.bytes_mut().map_err(said)?.chunks_exact_mut(identity.len()) {
+            element.copy_from_slice(&identity);
         }
         Ok(part.freeze())
     }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::{Arc, Barrier, Mutex};
 
+use half::{bf16, f16};
 use safetensors::Dtype;
 
 use super::convert::{Conversion, RankReport, rank_main, work};
@@ -71,6 +72,9 @@ impl Bytes {
             Dtype::F64 => sum!(f64, |x, y| x + y),
             Dtype::I32 => sum!(i32, i32::wrapping_add),
             Dtype::I64 => sum!(i64, i64::wrapping_add),
+            Dtype::U8 => sum!(u8, u8::wrapping_add),
+            Dtype::F16 => sum!(f16, |x, y| x + y),
+            Dtype::BF16 => sum!(bf16, |x, y| x + y),
             other => panic!("{other} has no sum"),
         }
     }
@@ -139,7 +143,9 @@ impl Exchange for Local {
         let mut part = full.clone();
         if self.rank > 0 {
             part.bytes.fill(0);
-            if self.wrong != Wrong::Identity && matches!(full.dtype, Dtype::F32 | Dtype::F64) {
+            if self.wrong != Wrong::Identity
+                && matches!(full.dtype, Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16)
+            {
                 part.bytes.chunks_mut(full.size()).for_each(|c| c[full.size() - 1] = 0x80);
             }
         }

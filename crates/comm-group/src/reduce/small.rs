@@ -27,6 +27,10 @@ const fn nan<const E: u32, const M: u32, const INF: bool>() -> u32 {
 #[inline]
 pub(super) fn widen<const E: u32, const M: u32, const INF: bool>(bits: u32) -> f32 {
     let (gap, first) = (gap::<E>(), 1 << 23);
+    if gap == 0 {
+        // bf16: an f32 cut short, subnormals too.
+        return f32::from_bits(bits << (23 - M));
+    }
     let sign = bits >> (E + M) << 31;
     let magnitude = bits & ones::<E, M>();
     let normal = (magnitude << (23 - M)) + gap;
@@ -50,7 +54,8 @@ pub(super) fn round<const E: u32, const M: u32, const INF: bool>(x: f32) -> u32 
     // A number whose last bit counts the format's smallest: adding rounds to that, and leaves the count in the mantissa.
     let unit = gap + ((shift + 1) << 23);
     let counted = (f32::from_bits(magnitude) + f32::from_bits(unit)).to_bits().wrapping_sub(unit);
-    let rounded = if magnitude < gap + (1 << 23) { counted } else { normal };
+    // Without a gap subnormals are like all others.
+    let rounded = if gap > 0 && magnitude < gap + (1 << 23) { counted } else { normal };
     let is_nan = magnitude > 0x7f80_0000 || (!INF && rounded >= ones::<E, M>());
     if is_nan { nan::<E, M, INF>() } else { sign | rounded.min(infinity_or_all::<E, M, INF>()) }
 }

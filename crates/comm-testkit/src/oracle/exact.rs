@@ -237,7 +237,7 @@ mod tests {
         match rng.below(4) {
             0 => special[rng.below(special.len() as u64) as usize],
             1 => rng.next_u64(),
-            _ => (rng.next_u64() >> 12) | (near + rng.below(70) << 52) | (rng.below(2) << 63),
+            _ => (rng.next_u64() >> 12) | ((near + rng.below(70)) << 52) | (rng.below(2) << 63),
         }
     }
 
