@@ -42,12 +42,14 @@
 mod agreement;
 mod cost;
 mod group;
+pub mod placement;
 mod reduce;
 mod same_device;
 mod shard;
 
 pub use cost::{Operation, cost};
 pub use group::ThreadGroup;
+pub use placement::{DeviceMesh, Placement};
 pub use reduce::ReduceOp;
 pub use shard::{replicate_to_shard, shard_sizes};
 
