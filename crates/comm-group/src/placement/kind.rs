@@ -199,7 +199,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_says_why() {
         let uneven = |sizes: &[usize]| Uneven { dim: 0, sizes: sizes.to_vec() };
-        let cases: [(&[usize], &[usize], Vec<Placement>, &str); 11] = [
+        type Case<'a> = (&'a [usize], &'a [usize], Vec<Placement>, &'a str);
+        let cases: [Case; 11] = [
             (&[4], &[2], vec![], "0 placements, and the mesh has 1 dimensions"),
             (&[4], &[2], vec![Shard(0), Shard(0)], "2 placements"),
             (&[4], &[2], vec![Shard(1)], "S(1) on mesh dimension 0: a tensor of shape [4] has no such"),

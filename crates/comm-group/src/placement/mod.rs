@@ -20,7 +20,7 @@
 //! `op0 over dimension 0 of (op1 over dimension 1 of (...))`: the innermost one is reduced first. With the same operator the order
 //! changes at most the rounding; a maximum of sums, however, is not a sum of maxima.
 //!
-//! # Steps
+//! # Steps, and what they cost
 //!
 //! A step changes the placement on one mesh dimension, in each line along it separately:
 //!
@@ -30,6 +30,15 @@
 //! | **S(i)** | [all-gather](StepOp::AllGather) | [all-to-all](StepOp::AllToAll) | by R |
 //! | **P(a)** | [all-reduce](StepOp::AllReduce) | [reduce-scatter](StepOp::ReduceScatter) | by R |
 //!
+//! The cost of a step is the bytes that the busiest rank copies from others, computed from what each rank holds and not from averages.
+//! Local steps cost nothing. With W ranks in the line, whose local tensor has N bytes before a reduction,
+//!
+//! | operation | a rank copies |
+//! |---|---|
+//! | all-gather, all-to-all | what it will hold and does not hold |
+//! | reduce-scatter | the W-1 other contributions to its new shard |
+//! | all-reduce | the W-1 other contributions to its part of the N bytes, by the shard rule, and the other parts reduced |
+//!
 //! Shards of a user's sizes are shards like others. Between a sub-split and another shard there is no step, and [`plan`] says
 //! `Unsupported`. Where nothing changes but the name (a line of one rank, uneven sizes that are those of the rule) the step is
 //! [nothing](StepOp::Nothing).
@@ -38,7 +47,8 @@
 //! mesh dimension `d`
 //!
 //! - shards of a tensor dimension may begin, end or change only while no later mesh dimension shards the same tensor dimension;
-//! - contributions may begin or be reduced only while no later mesh dimension holds contributions for another operator.
+//! - contributions may begin or be reduced only while no later mesh dimension holds contributions for another operator. (Some such
+//!   pairs would do no harm, a sum of averages for one; they are not told apart.)
 //!
 //! Earlier mesh dimensions never matter, nor do later ones of a single rank. Reduction and sharding of different mesh dimensions do
 //! not disturb each other: the ranks of a line of contributions hold the same elements, and an operator takes them one by one. So P to

@@ -30,7 +30,7 @@ pub struct Plan {
 ///
 /// **What is searched.** All orders of steps through `R`, `S` of every tensor dimension, and the placement in `from` and in `to`, on
 /// every mesh dimension: a tensor may well be sharded otherwise for a while, if that is cheaper. With more than 4096 such lists of
-/// placements (say, 5 mesh dimensions and a tensor of 4) only `R`, `from` and `to` are tried; where even they are more than 4096,
+/// placements (say, with 6 mesh dimensions and a tensor of 4) only `R`, `from` and `to` are tried; where even they are more than 4096,
 /// with 8 mesh dimensions, the plan goes by `R` on all mesh dimensions from the first that differs, which is right and not cheap.
 ///
 /// ```
@@ -79,7 +79,11 @@ pub fn plan(
             });
         }
     }
-    let steps = search::steps(shape, dtype, mesh, from, to);
+    let steps = search::steps(shape, dtype, mesh, from, to).ok_or_else(|| Error::Unsupported {
+        backend: "the planner",
+        op: format!("{} -> {}", List(from), List(to)),
+        why: "it finds no steps; plan to R on all mesh dimensions first, and from there".into(),
+    })?;
     Ok(Plan { shape: shape.to_vec(), dtype, mesh: mesh.clone(), from: from.to_vec(), steps })
 }
 

@@ -14,17 +14,19 @@ use super::traffic;
 /// How many lists of placements are searched at most.
 const MAX_STATES: usize = 4096;
 
-/// The cheapest steps between placements that are possible and have been found supported.
+/// The cheapest steps between placements that are possible and have been found supported. Between those there are always some.
 pub(super) fn steps(
     shape: &[usize],
     dtype: DType,
     mesh: &DeviceMesh,
     from: &[Placement],
     to: &[Placement],
-) -> Vec<Step> {
+) -> Option<Vec<Step>> {
     let space = |with_shards| Space::new(shape, dtype, mesh, from, to, with_shards);
-    let found = space(true).or_else(|| space(false)).and_then(|space| space.cheapest());
-    found.unwrap_or_else(|| by_replicating(shape, dtype, mesh, from, to))
+    match space(true).or_else(|| space(false)) {
+        Some(space) => space.cheapest(),
+        None => by_replicating(shape, dtype, mesh, from, to),
+    }
 }
 
 /// All lists of placements that a plan may pass through. A list is known by a number: the positions of its placements among the
@@ -197,7 +199,7 @@ fn by_replicating(
     mesh: &DeviceMesh,
     from: &[Placement],
     to: &[Placement],
-) -> Vec<Step> {
+) -> Option<Vec<Step>> {
     let whole = Placement::Replicate;
     let first = from.iter().zip(to).position(|(a, b)| a != b).unwrap_or(from.len());
     let down = (first..from.len()).rev().map(|at| (at, &whole));
@@ -208,8 +210,8 @@ fn by_replicating(
         if placements[mesh_dim] == next {
             continue;
         }
-        steps.extend(step(shape, dtype, mesh, &placements, mesh_dim, next));
+        steps.push(step(shape, dtype, mesh, &placements, mesh_dim, next)?);
         placements[mesh_dim] = next;
     }
-    steps
+    Some(steps)
 }

@@ -1,11 +1,4 @@
-//! What a step makes a rank copy from others.
-//!
-//! | operation | a rank copies |
-//! |---|---|
-//! | all-gather, all-to-all | what it will hold and does not hold |
-//! | reduce-scatter, W ranks | the W-1 other contributions to its new shard |
-//! | all-reduce, W ranks | the W-1 other contributions to its part of the elements (by the shard rule), and the other parts reduced |
-//! | others | nothing |
+//! What a step makes a rank copy from others: the table is in the [module](super).
 
 use std::borrow::Borrow;
 use std::ops::Range;

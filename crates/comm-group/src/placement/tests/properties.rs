@@ -203,6 +203,19 @@ fn large_spaces_have_plans_too() {
 }
 
 #[test]
+fn beyond_them_all_becomes_r_for_a_while() {
+    let grid = [2, 1, 1, 2, 1, 2, 1, 1];
+    let (a, b) = (Shard(0), Shard(1));
+    let from = [&a, &b, &b, &a, &b, &a, &b, &a].map(Placement::clone);
+    let to = [&b, &a, &a, &b, &a, &b, &a, &b].map(Placement::clone);
+    let plan = plan(&[9, 10], DType::U8, &mesh(&grid), &from, &to).unwrap();
+    assert_eq!(plan.states()[8], [const { Replicate }; 8]);
+    let mut world = World::new(&[9, 10], &grid, &from);
+    world.run(&plan, 1).unwrap();
+    assert_eq!(world.placements, to);
+}
+
+#[test]
 fn any_chain_of_plans_keeps_the_tensor() {
     let (shape, grid) = ([5, 6], [2, 3]);
     let all = lists(&[Replicate, Shard(0), Shard(1), Partial(OPS[0])], 2);

@@ -94,7 +94,8 @@ fn hash(words: &[usize]) -> i64 {
         h = (h ^ word as u64).wrapping_mul(0xff51_afd7_ed55_8ccd);
         h ^= h >> 29;
     }
-    (h % 2001) as i64 - 1000
+    // So that averages of averages stay whole, in whatever order they are taken.
+    ((h % 2001) as i64 - 1000) * 1728
 }
 
 fn reduce(op: &str, values: &[i64]) -> i64 {
@@ -106,7 +107,7 @@ fn reduce(op: &str, values: &[i64]) -> i64 {
         "min" => values.min().unwrap(),
         "avg" => {
             let n = values.len() as i64;
-            values.sum::<i64>() / n
+            values.fold(0, i64::wrapping_add) / n
         }
         _ => panic!("operator {op}"),
     }
@@ -126,7 +127,7 @@ fn identity(op: &str) -> i64 {
 fn contributions(op: &str, value: i64, ranks: usize, seed: &[usize]) -> Vec<i64> {
     let any = |i: usize| hash(&[seed, &[i]].concat());
     let mut all: Vec<i64> = (0..ranks).map(any).collect();
-    let home = any(ranks).unsigned_abs() as usize % ranks;
+    let home = (any(ranks) / 1728).unsigned_abs() as usize % ranks;
     match op {
         "sum" | "avg" => {
             all[home] = 0;
@@ -134,12 +135,10 @@ fn contributions(op: &str, value: i64, ranks: usize, seed: &[usize]) -> Vec<i64>
             all[home] = total - all.iter().sum::<i64>();
         }
         "prod" => {
-            all.iter_mut().for_each(|x| *x |= 1);
+            // Signs alone, so that no product is too large for the other operators.
+            all.iter_mut().for_each(|x| *x = if *x < 0 { -1 } else { 1 });
             all[home] = 1;
-            // Odd numbers have inverses modulo 2^64, which Newton's method finds.
-            let others = all.iter().fold(1i64, |a, &b| a.wrapping_mul(b));
-            let double = |x: i64, _| x.wrapping_mul(2i64.wrapping_sub(others.wrapping_mul(x)));
-            all[home] = value.wrapping_mul((0..6).fold(others, double));
+            all[home] = value * all.iter().product::<i64>();
         }
         "max" => {
             all.iter_mut().for_each(|x| *x = value.saturating_sub(x.abs()));
