@@ -54,7 +54,6 @@ mod work;
 pub use cost::{Operation, cost};
 pub use group::ThreadGroup;
 pub use placement::{DeviceMesh, Placement};
-pub use reduce::ReduceOp;
 pub use reduce::{Factor, ReduceOp};
 pub use shard::{replicate_to_shard, shard_sizes};
 pub use work::Work;
