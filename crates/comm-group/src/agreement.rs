@@ -117,6 +117,22 @@ impl Descriptor {
         }
     }
 
+    /// Checks that a rank's descriptor is of this build.
+    ///
+    /// # Errors
+    /// [`Error::BadPeer`] if not.
+    pub(crate) fn check_layout(&self, rank: usize) -> Result<()> {
+        if self.layout == LAYOUT {
+            return Ok(());
+        }
+        Err(Error::bad_peer(format!("rank {rank} writes descriptors of another build ({:#x})", self.layout)))
+    }
+
+    /// The number that it was made with.
+    pub(crate) fn seq(&self) -> u64 {
+        self.seq
+    }
+
     /// The shape, if it can be one: a peer wrote it.
     pub(crate) fn shape(&self) -> Option<Vec<usize>> {
         let dims = self.shape.get(..self.dims as usize)?;

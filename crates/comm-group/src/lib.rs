@@ -59,5 +59,13 @@ pub use shard::{replicate_to_shard, shard_sizes};
 pub use work::Work;
 
 /// The fault points of this crate; see [`comm_core::points`].
-pub const POINTS: &[&str] =
-    &["group.made", "group.described", "group.agreed", "group.reduced", "group.gathered", "group.done"];
+pub const POINTS: &[&str] = &[
+    "group.made",
+    "group.described",
+    "group.agreed",
+    "group.reduced",
+    "group.gathered",
+    "group.done",
+    "group.posted",
+    "group.claimed",
+];

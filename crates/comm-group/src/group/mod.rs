@@ -2,6 +2,7 @@
 
 mod all_to_all;
 mod gather;
+mod message;
 mod reduce;
 mod scatter;
 

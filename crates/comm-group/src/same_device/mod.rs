@@ -12,6 +12,7 @@
 
 mod input;
 mod letters;
+mod mail;
 mod reduce;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use crate::plan::{self, Move, Plan, Work};
 use crate::request::{Op, Request};
 use input::Input;
 pub(crate) use letters::CARRIED;
+use mail::Mail;
 
 pub(crate) const NAME: &str = "same-device";
 
@@ -51,6 +53,7 @@ pub(crate) struct SameDevice {
     turns: AtomicU64,
     /// Bytes that this rank has sent in letters.
     carried: AtomicU64,
+    mail: Mail,
 }
 
 /// Where a result goes.
@@ -75,14 +78,29 @@ pub(crate) enum Outcome {
 impl SameDevice {
     pub(crate) fn new(member: &Arc<Member>, deadline: Deadline) -> Result<SameDevice> {
         let n = member.size();
-        let spec = WindowSpec::bytes(2 * n * letters::bytes(n)).signals(n).slots(SLOTS);
+        // Of operations, and after them of messages.
+        let spec = WindowSpec::bytes(2 * n * letters::bytes(n) + n * mail::BOX)
+            .signals(n + SameDevice::mail_signals(n))
+            .slots(SLOTS + n);
         let window = Window::alloc(member, spec, deadline)?;
-        Ok(SameDevice { window, turns: AtomicU64::new(0), carried: AtomicU64::new(0) })
+        Ok(SameDevice { window, turns: AtomicU64::new(0), carried: AtomicU64::new(0), mail: Mail::new(n) })
     }
 
     pub(crate) fn costs(&self) -> Cost {
         let carried = Cost { bytes: self.carried.load(Ordering::Relaxed), ..Cost::default() };
         self.window.costs() + carried
+    }
+
+    /// A tensor one element after the other, where those can reach it who need to: in place if it lies so, else a copy.
+    fn dense(&self, tensor: &Tensor, is_small: bool) -> Result<Tensor> {
+        if !is_small && self.window.context().processes() > 1 {
+            Ok(tensor.contiguous_in(self.window.context().hub().tensors())?)
+        } else if tensor.is_ours() {
+            Ok(tensor.contiguous()?)
+        } else {
+            // Threads read it in place, and there are no references to what another process may write.
+            Ok(tensor.to_buf()?.freeze())
+        }
     }
 
     /// Agrees with all ranks on an operation, does this rank's part of it, and waits until the others have done theirs, as

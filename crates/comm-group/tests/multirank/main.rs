@@ -8,9 +8,10 @@
 
 mod collective;
 mod fault;
+mod message;
 mod support;
 
 fn main() -> std::process::ExitCode {
-    let cases = [collective::cases(), fault::cases()].concat();
+    let cases = [collective::cases(), message::cases(), fault::cases()].concat();
     comm_testkit::main(&cases, fault::PROGRAMS)
 }

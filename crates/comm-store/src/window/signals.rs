@@ -100,6 +100,26 @@ impl<'w> Signals<'w> {
         Ok(())
     }
 
+    /// Changes a cell of a rank from one value to another, if it holds that: of several ranks that try, one succeeds. For
+    /// cells that are only ever set, and never added to. Gives what the cell held.
+    ///
+    /// # Errors
+    /// Those of [`notify`](Signals::notify).
+    #[doc(alias = "compare_exchange")]
+    pub fn replace(&self, peer: usize, cell: &[usize], expected: i32, value: i32) -> Result<i32> {
+        self.window.alive("Signals::replace")?;
+        let cell = self.cell_of(peer, cell)?;
+        let word = |signal: i32| i64::from(signal) as u64;
+        let held = match cell.replace(word(expected), word(value), self.window.member.bell()) {
+            Ok(()) => expected,
+            Err(held) => signal::low_half(held),
+        };
+        if peer != self.window.rank() {
+            self.window.counters.notified();
+        }
+        Ok(held)
+    }
+
     /// Waits until a cell of this rank compares to `expected` as it should, and returns what it holds. It changes nothing.
     ///
     /// `from` is the rank whose signal is awaited, if it is one: it is named if it does not come, and the wait ends when it
