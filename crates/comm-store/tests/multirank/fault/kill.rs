@@ -11,7 +11,7 @@ use comm_testkit::{
 use serde_json::json;
 
 use super::program::{KINDS, LOOP, WAITS};
-use super::report::{Notice, in_time, is_lost};
+use super::report::{Notice, Witness, in_time, is_lost};
 use super::{BACKEND, SOON, SUITE, dice};
 use crate::support::Any;
 
@@ -96,13 +96,14 @@ fn kill_in(ctx: &LauncherCtx, kind: &'static str) -> RankResult {
 fn strike(running: &Running, victim: usize) -> Any<String> {
     let process = running.process_of(victim).ok_or("the launch runs it")?;
     let lost = running.ranks_of(process).to_vec();
+    let witness = Witness::start();
     let killed = running.kill(process)?;
     let ranks = (0..running.processes()).flat_map(|p| running.ranks_of(p).to_vec());
     let (mut slowest, mut calls) = (Notice::default(), BTreeSet::new());
     for rank in ranks.filter(|r| !lost.contains(r)) {
         let note = running.wait_note(rank, "error", SOON)?;
         is_lost(&note, &lost).map_err(|e| format!("rank {rank}: {e}"))?;
-        slowest = slowest.max(in_time(&note, killed).map_err(|e| format!("rank {rank}: {e}"))?);
+        slowest = slowest.max(in_time(&note, killed, &witness).map_err(|e| format!("rank {rank}: {e}"))?);
         calls.insert(note.value["call"].as_str().unwrap_or_default().to_string());
     }
     running.go("end")?;

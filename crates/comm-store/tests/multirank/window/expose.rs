@@ -8,7 +8,7 @@ use comm_store::{Cmp, NotifyOp, Window};
 use comm_testkit::values::{SplitMix64, poison, random_elements};
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
-use super::case;
+use super::{case, long};
 use crate::support::{Any, left, others, right, team};
 
 pub fn cases() -> Vec<Case> {
@@ -17,7 +17,7 @@ pub fn cases() -> Vec<Case> {
         case("expose/-/u8/withdrawn", withdrawn),
         case("expose/-/u8/never", never),
         case("expose/-/i32/typed", typed),
-        case("expose/-/u8/while-read", while_read),
+        long("expose/-/u8/while-read", while_read),
     ]
 }
 
@@ -216,7 +216,7 @@ fn while_read(ctx: &RankCtx) -> RankResult {
     }
     let mut round = 0;
     while round < rounds {
-        round = latest.wait(&[0], Cmp::Ge, 1, Some(0), ctx.deadline())?;
+        round = latest.wait(&[0], Cmp::Ne, round, Some(0), ctx.deadline())?;
         let read = window
             .region(0, 0, round as u64, ctx.deadline())
             .and_then(|region| region.typed(&[N], DType::U8)?.remote_load(&[0], &[N]));
