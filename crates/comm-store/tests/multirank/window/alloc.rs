@@ -20,6 +20,8 @@ pub fn cases() -> Vec<Case> {
         case("alloc/-/-/invalid-on-all", invalid_on_all),
         case("alloc/-/-/second-thread", second_thread),
         case("alloc/-/-/subset", subset).worlds(|world| world >= 3),
+        case("reset/-/-/of-different-windows", reset_crossed),
+        case("reset/-/-/beside-something-else", reset_beside),
         case("view/-/-/alias", alias),
     ]
 }
@@ -247,4 +249,66 @@ fn alias(ctx: &RankCtx) -> RankResult {
     }
     team.barrier(ctx.deadline())?;
     done()
+}
+
+/// Each rank's part holds its own number everywhere.
+fn filled(ctx: &RankCtx, team: &Team) -> Any<Window> {
+    let window = Window::alloc(team, 64, ctx.deadline())?;
+    window.write_bytes(ctx.rank(), 0, &[ctx.rank() as u8 + 1; 64])?;
+    Ok(window)
+}
+
+fn is_filled(ctx: &RankCtx, window: &Window) -> RankResult {
+    for rank in 0..ctx.world() {
+        let mut bytes = [0; 64];
+        window.read_bytes(rank, 0, &mut bytes)?;
+        check_eq!(bytes, [rank as u8 + 1; 64], "rank {rank}");
+    }
+    done()
+}
+
+/// One rank resets another window than the others: all are told, and nothing is wiped.
+fn reset_crossed(ctx: &RankCtx) -> RankResult {
+    let team = team(ctx, "t")?;
+    let (a, b) = (filled(ctx, &team)?, filled(ctx, &team)?);
+    team.barrier(ctx.deadline())?;
+    for odd in 0..ctx.world() {
+        let window = if ctx.rank() == odd { &b } else { &a };
+        match window.reset(ctx.deadline()) {
+            Err(Error::Mismatch { rank, field: "window", .. }) => check!(ctx.world() == 2 || rank == odd),
+            other => return Err(format!("{other:?}").into()),
+        }
+        is_filled(ctx, &a)?;
+        is_filled(ctx, &b)?;
+        team.barrier(ctx.deadline())?;
+    }
+    a.reset(ctx.deadline())?;
+    is_filled(ctx, &b)
+}
+
+/// One rank resets, the others make a window or exchange a few bytes: all are told what the odd one does.
+fn reset_beside(ctx: &RankCtx) -> RankResult {
+    let team = team(ctx, "t")?;
+    let window = filled(ctx, &team)?;
+    team.barrier(ctx.deadline())?;
+    for odd in 0..ctx.world() {
+        for exchange in [true, false] {
+            let outcome = match (ctx.rank() == odd, exchange) {
+                (true, _) => window.reset(ctx.deadline()),
+                (false, true) => team.exchange(&[3; 64], ctx.deadline()).map(drop),
+                (false, false) => Window::alloc(&team, 8, ctx.deadline()).map(drop),
+            };
+            match outcome {
+                Err(Error::Mismatch { rank, field: "op", theirs, others, .. }) => {
+                    check!(ctx.world() == 2 || rank == odd);
+                    let names = [theirs, others].concat();
+                    let other = if exchange { "exchange" } else { "Window::alloc" };
+                    check!(names.contains("Window::reset") && names.contains(other), "{names}");
+                }
+                other => return Err(format!("{other:?}").into()),
+            }
+        }
+        team.barrier(ctx.deadline())?;
+    }
+    is_filled(ctx, &window)
 }

@@ -17,6 +17,7 @@ pub fn cases() -> Vec<Case> {
         case("expose/-/u8/withdrawn", withdrawn),
         case("expose/-/u8/never", never),
         case("expose/-/i32/typed", typed),
+        case("expose/-/u8/forgotten", forgotten),
         long("expose/-/u8/while-read", while_read),
     ]
 }
@@ -225,6 +226,40 @@ fn while_read(ctx: &RankCtx) -> RankResult {
             Err(Error::BadPeer { .. }) if round < rounds => {}
             Err(error) => return Err(error.into()),
         }
+    }
+    team.barrier(ctx.deadline())?;
+    done()
+}
+
+/// A rank forgets that it exposes a tensor, and drops the window: what peers find afterwards is nothing, and never what else
+/// is in that memory by then.
+fn forgotten(ctx: &RankCtx) -> RankResult {
+    let Exposing { team, window } = exposing(ctx, 1)?;
+    let tensor = exposable(ctx, &team, &ctx.common_rng(), 4096)?;
+    if ctx.rank() == 0 {
+        std::mem::forget(window.expose(0, 1, &tensor)?);
+    }
+    team.barrier(ctx.deadline())?;
+    if ctx.rank() == 0 {
+        // With others of this process that hold the window it stays exposed, and so the tensor stays.
+        drop((window, tensor));
+        let others: Vec<_> =
+            (0..8).map(|_| exposable(ctx, &team, &ctx.rng(), 4096)).collect::<Result<_, _>>()?;
+        team.barrier(ctx.deadline())?;
+        team.barrier(ctx.deadline())?;
+        drop(others);
+        return done();
+    }
+    team.barrier(ctx.deadline())?;
+    let found = window.region(0, 0, 1, ctx.deadline()).and_then(|region| {
+        let mut bytes = vec![0; region.len()];
+        region.read(0, &mut bytes)?;
+        region.verify().map(|()| bytes)
+    });
+    match found {
+        Ok(bytes) => check!(bytes == of(&ctx.common_rng(), 0, 4096), "another tensor's bytes"),
+        Err(Error::BadPeer { .. }) => {}
+        Err(error) => return Err(error.into()),
     }
     team.barrier(ctx.deadline())?;
     done()

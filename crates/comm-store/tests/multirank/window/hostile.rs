@@ -34,11 +34,12 @@ const BAD: [(i32, Must); 8] = [
     (2, Must::Either),
     (3, Must::BadPeer),
     (1 << 20, Must::BadPeer),
-    (-1, Must::Timeout),
-    (-3, Must::Timeout),
-    (i32::MIN, Must::Timeout),
+    // One more is none.
+    (-1, Must::Either),
+    (-3, Must::BadPeer),
+    (i32::MIN, Must::BadPeer),
     // One more is the smallest.
-    (i32::MAX, Must::Either),
+    (i32::MAX, Must::BadPeer),
 ];
 
 /// The last rank writes into its own row at rank 0, and then comes to the barrier as if nothing were.

@@ -7,7 +7,7 @@ use comm_core::shm::Block;
 use comm_core::team::Team;
 use comm_core::tensor::DType;
 use comm_store::window::WindowSpec;
-use comm_store::{NotifyOp, Window};
+use comm_store::{Cmp, NotifyOp, Window};
 use comm_testkit::values::poison;
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done, probe};
 
@@ -221,10 +221,11 @@ fn leave_open(ctx: &RankCtx) -> RankResult {
     if ctx.rank() == leaver {
         drop(own);
         let signals = window.signals(&[1])?;
-        let mut bytes = [0; 4];
         let refused = [
             signals.notify(0, &[0], 1, NotifyOp::Add).err(),
-            window.read_bytes(0, 0, &mut bytes).err(),
+            signals.wait(&[0], Cmp::Ge, 1, None, ctx.deadline()).err(),
+            signals.wait(&[0], Cmp::Ge, 1, Some(0), ctx.deadline()).err(),
+            window.view(0, &[1], DType::I32)?.remote_load(0, &[0], &[1]).err(),
             window.reset(ctx.deadline()).err(),
         ];
         for error in refused {

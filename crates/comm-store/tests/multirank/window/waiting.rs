@@ -6,6 +6,7 @@ use std::task::{Context, Waker};
 
 use comm_core::Error;
 use comm_core::error::PeerState;
+use comm_core::tensor::DType;
 use comm_store::window::WindowSpec;
 use comm_store::{Cmp, NotifyOp, Window};
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
@@ -244,7 +245,6 @@ fn aborted(ctx: &RankCtx) -> RankResult {
         if ctx.rank() == 1 {
             script.open(GO)?;
         }
-        let mut byte = [0];
         let outcomes = [
             signals.wait(&[0], Cmp::Ge, 1, from, ctx.deadline()).err(),
             task.join().map_err(|_| "a thread panicked")?.err(),
@@ -252,7 +252,7 @@ fn aborted(ctx: &RankCtx) -> RankResult {
             signals.notify(0, &[0], 1, NotifyOp::Add).err(),
             signals.test(&[0], Cmp::Ge, 1).err(),
             window.reset(ctx.deadline()).err(),
-            window.read_bytes(0, 0, &mut byte).err(),
+            window.view(0, &[1], DType::U8)?.remote_load(0, &[0], &[1]).err(),
             Window::alloc(&team, 8, ctx.deadline()).err(),
         ];
         for (i, error) in outcomes.into_iter().enumerate() {
