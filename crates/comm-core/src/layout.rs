@@ -24,6 +24,7 @@ pub(crate) const HASH: u64 = hash(&[
     size_of::<RankLine>(),
     offset_of!(RankLine, joined),
     offset_of!(RankLine, board),
+    offset_of!(RankLine, saying),
     offset_of!(RankLine, status),
     offset_of!(RankLine, waits),
     offset_of!(RankLine, report),

@@ -119,6 +119,8 @@ pub(crate) struct RankLine {
     pub(crate) posted: Cell,
     pub(crate) taken: Cell,
     pub(crate) board: [AtomicU64; BOARD_BYTES / 8],
+    /// In what operation it says that: a hash of the name.
+    pub(crate) saying: AtomicU64,
     pub(crate) status: Status,
     pub(crate) waits: Waits,
     pub(crate) report: Report,

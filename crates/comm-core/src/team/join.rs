@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::Member;
 use super::control::{Control, TeamId};
 use super::ending::Ending;
 use super::guard::NameGuard;
@@ -26,6 +27,9 @@ use crate::wire;
 
 /// How long one who gives up waits to be told who was there.
 const LAST_WORDS: Duration = Duration::from_millis(250);
+
+/// Who joins a part of a team looks this often whether the whole goes on.
+const WHOLE_SLICE: Duration = Duration::from_millis(20);
 
 /// Who was there so long ago counts as having arrived: ranks that give up together do not name each other.
 const TOGETHER: Duration = Duration::from_millis(500);
@@ -53,6 +57,8 @@ pub(super) struct Joining<'a> {
     address: Address,
     /// Whether the last attempt found the name in use by a team that this rank has left.
     name_lingers: bool,
+    /// The rank of a whole team whose subset this is, and whose end ends the join.
+    whole: Option<&'a Member>,
     /// When each of the other ranks was last said to be there.
     seen: BTreeMap<usize, Instant>,
 }
@@ -74,11 +80,12 @@ impl<'a> Joining<'a> {
         rank: usize,
         size: usize,
         deadline: Deadline,
+        whole: Option<&'a Member>,
     ) -> Result<Joining<'a>> {
         let address = hub.namespace().address("team", name)?;
         let patience = Patience::sleeping(deadline);
         let seen = BTreeMap::new();
-        Ok(Joining { hub, name, rank, size, deadline, patience, address, name_lingers: false, seen })
+        Ok(Joining { hub, name, rank, size, deadline, patience, address, name_lingers: false, whole, seen })
     }
 
     /// Comes until welcomed, refused, or out of time; then opens the team.
@@ -103,7 +110,13 @@ impl<'a> Joining<'a> {
         }
     }
 
+    /// Looks whether the whole goes on, whose end does not wake who joins a part of it.
+    fn check_whole(&self) -> Result<()> {
+        self.whole.map_or(Ok(()), |whole| whole.check("subset"))
+    }
+
     fn attempt(&mut self) -> Result<Attempt> {
+        self.check_whole()?;
         let socket = match socket::connect(&self.address) {
             Ok(socket) => socket,
             Err(Errno::CONNREFUSED | Errno::NOENT) => {
@@ -161,7 +174,11 @@ impl<'a> Joining<'a> {
                 Ok(None) | Err(Errno::CONNRESET) => return Ok(Attempt::Again { pause: true }),
                 Err(Errno::AGAIN) => match self.patience.next() {
                     Next::Look => {}
-                    Next::Sleep(slice) => socket.await_readable(slice),
+                    Next::Sleep(slice) => {
+                        self.check_whole()?;
+                        let slice = if self.whole.is_some() { slice.min(WHOLE_SLICE) } else { slice };
+                        socket.await_readable(slice);
+                    }
                     Next::GiveUp => return self.last_words(&socket),
                 },
                 Err(Errno::MSGSIZE) => return Err(Error::bad_peer("an answer that is too large")),

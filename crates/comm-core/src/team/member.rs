@@ -63,7 +63,7 @@ impl Member {
     }
 
     /// Something that the ranks of this process share, made by the first that asks for this type and key; gone with the
-    /// last handle.
+    /// last handle. `make` does not share anything itself.
     pub fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
         self.shared.share(key, make)
     }
@@ -94,7 +94,8 @@ impl Member {
 
     /// A team of some ranks of this one, in the order in which they are given; called by those ranks alone.
     ///
-    /// The subset has a life of its own: it goes on when a rank outside of it is lost.
+    /// The subset has a life of its own: it goes on when a rank outside of it is lost. But while it is being joined, what
+    /// ends the whole ends the join.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a rank does not exist or comes twice, or the caller is not among them; else those
@@ -130,7 +131,7 @@ impl Member {
             parent -= 1;
         }
         let name = format!("{}/{low:016x}{high:016x}/{}", &self.name()[..parent], list.join(","));
-        Team::join(&name, rank, ranks.len(), deadline)
+        Team::join_part(&name, rank, ranks.len(), deadline.into(), Some(self))
     }
 
     /// Waits until all ranks have come here.

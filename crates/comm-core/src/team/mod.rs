@@ -103,7 +103,17 @@ impl Team {
     /// [`Error::Timeout`] with those who are missing; [`Error::BadPeer`] if the name is held by another user or
     /// another build; [`Error::PeerLost`] if a rank dies once the team is complete; [`Error::Forked`], [`Error::Io`].
     pub fn join(name: &str, rank: usize, size: usize, deadline: impl Into<Deadline>) -> Result<Team> {
-        let deadline = deadline.into();
+        Team::join_part(name, rank, size, deadline.into(), None)
+    }
+
+    /// Joins a team of its own, or a part of a whole, whose end ends the join.
+    fn join_part(
+        name: &str,
+        rank: usize,
+        size: usize,
+        deadline: Deadline,
+        whole: Option<&Member>,
+    ) -> Result<Team> {
         if size == 0 || size > MAX_RANKS {
             return Err(Error::invalid(
                 "Team::join",
@@ -124,7 +134,7 @@ impl Team {
         }
         let hub = Hub::get()?;
         point!("join.begin");
-        let shared = Joining::new(&hub, name, rank, size, deadline)?.join()?;
+        let shared = Joining::new(&hub, name, rank, size, deadline, whole)?.join()?;
         let (seq, inside) = (AtomicU64::new(0), AtomicBool::new(false));
         let team = Team { member: Arc::new(Member { shared, rank, seq, inside }) };
         let mut op = team.begin("join", deadline)?;
@@ -142,10 +152,13 @@ impl Drop for Team {
             return;
         }
         point!("leave");
+        // Taken and never given back: of a thread that begins an operation on a clone of the membership and this one,
+        // one comes first.
+        let entered = self.inside.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         let how = if std::thread::panicking() {
             Some(LostHow::Panicked)
         } else {
-            self.inside.load(Ordering::Acquire).then_some(LostHow::DroppedInside)
+            entered.is_err().then_some(LostHow::DroppedInside)
         };
         if let Some(how) = how {
             self.shared.end(&Ending::Lost { rank: self.rank, how });

@@ -338,7 +338,9 @@ impl Kept {
     /// Whether nobody can use it any more.
     pub(crate) fn is_deserted(&self) -> bool {
         self.processes.iter().enumerate().all(|(p, process)| {
-            p == self.own_process || process.peer.get().is_none_or(|peer| peer.is_dead()) || (self.let_go)(p)
+            p == self.own_process
+                || process.peer.get().is_none_or(|peer| peer.is_past_writing())
+                || (self.let_go)(p)
         })
     }
 }
