@@ -6,11 +6,12 @@
     reason = "a test says what went wrong by panicking"
 )]
 
+mod call;
 mod collective;
 mod fault;
 mod support;
 
 fn main() -> std::process::ExitCode {
     let cases = [collective::cases(), fault::cases()].concat();
-    comm_testkit::main(&cases, fault::PROGRAMS)
+    comm_testkit::main(&cases, &[collective::PROGRAMS, fault::PROGRAMS].concat())
 }

@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn rows_of_rows_and_of_nothing() {
-        let of = |r: usize, n: usize, width: usize| Dense::from_fn(&[n, width], |i| 100 * r + 10 * i[0] + i[1]);
+        let of =
+            |r: usize, n: usize, width: usize| Dense::from_fn(&[n, width], |i| 100 * r + 10 * i[0] + i[1]);
         let got = rows(&[of(0, 2, 2), of(1, 1, 2)], &[vec![0, 2], vec![0, 1]]).unwrap();
         assert_eq!((&got[0].shape[..], got[0].data.len()), (&[0, 2][..], 0));
         assert_eq!((&got[1].shape[..], &got[1].data[..]), (&[3, 2][..], &[0, 1, 10, 11, 100, 101][..]));
