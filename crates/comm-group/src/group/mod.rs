@@ -50,6 +50,20 @@ pub(crate) struct Inner {
     queue: Queue,
 }
 
+#[cfg(test)]
+impl ThreadGroup {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+#[cfg(test)]
+impl Inner {
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+}
+
 impl fmt::Debug for ThreadGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ThreadGroup({:?})", self.inner.team)

@@ -35,7 +35,7 @@ impl<'a> Collective<'a> {
             self.input = Some(dense);
         }
         // A list that is too long says so by its length, and the rest of it to nobody.
-        let sizes = &request.sizes[..request.sizes.len().min(2 * self.size())];
+        let sizes = &request.sizes()[..request.sizes().len().min(2 * self.size())];
         let own =
             Letter { descriptor: Descriptor::new(self.op.seq(), &request, saying), sizes: sizes.to_vec() };
         let mut head = own.descriptor.as_bytes().to_vec();

@@ -158,9 +158,14 @@ enum Attempt {
 }
 
 impl<'a> Collective<'a> {
-    fn attempt(&mut self, request: Request, target: Target<'_>) -> Result<Attempt> {
+    fn attempt(&mut self, mut request: Request, target: Target<'_>) -> Result<Attempt> {
         let op = request.op;
-        let wrong = self.wrong(&request, &target).err();
+        // What does not count is nothing to agree about.
+        request.input = request.input.filter(|_| op.takes_input(self.rank()));
+        let wrong = request.wrong.take().or_else(|| self.wrong(&request, &target).err());
+        if let Some(error @ Error::OutOfMemory { .. }) = wrong {
+            return Err(error);
+        }
         let out = match &target {
             Target::Fresh => 0,
             Target::Given(out) => out_code(out.shape(), out.dtype()),
@@ -196,15 +201,25 @@ impl<'a> Collective<'a> {
         if let Some(root) = op.root().filter(|&root| root >= n) {
             return refuse(format!("root {root} of {n} ranks"));
         }
-        let Some(tensor) = &request.input else {
-            let needs = op.takes_input(self.rank());
-            return if needs { refuse("this rank brings a tensor".into()) } else { Ok(()) };
-        };
-        if let (Op::AllToAllRows, sizes) = (op, request.sizes.len())
+        if let (Op::AllToAllRows, sizes) = (op, request.sizes().len())
             && sizes != 2 * n
         {
             return refuse(format!("{sizes} numbers of rows for {n} ranks: one for each to send and to get"));
         }
+        if let Target::Given(out) = target
+            && !out.device().is_cpu()
+        {
+            let (seen, expected) = (out.device().to_string(), Device::Cpu.to_string());
+            return Err(Error::DeviceMismatch { op: name, seen, expected });
+        }
+        // Without sizes in a letter the rule holds.
+        if request.sizes.as_ref().is_some_and(Vec::is_empty) {
+            return refuse(format!("no sizes for {n} ranks"));
+        }
+        let Some(tensor) = &request.input else {
+            let needs = op.takes_input(self.rank());
+            return if needs { refuse("this rank brings a tensor".into()) } else { Ok(()) };
+        };
         if let Target::Given(out) = target
             && out.dtype() != tensor.dtype()
         {

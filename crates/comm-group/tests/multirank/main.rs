@@ -6,6 +6,7 @@
     reason = "a test says what went wrong by panicking"
 )]
 
+mod call;
 mod collective;
 mod fault;
 mod message;
@@ -13,5 +14,5 @@ mod support;
 
 fn main() -> std::process::ExitCode {
     let cases = [collective::cases(), message::cases(), fault::cases()].concat();
-    comm_testkit::main(&cases, fault::PROGRAMS)
+    comm_testkit::main(&cases, &[collective::PROGRAMS, fault::PROGRAMS].concat())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, check_eq, done};
 use serde_json::json;
 
+use super::program::OPS;
 use super::{BACKEND, SOON, SUITE};
 
 pub fn cases() -> Vec<Case> {
@@ -13,10 +14,14 @@ pub fn cases() -> Vec<Case> {
     vec![case.layouts(spread).limit(Duration::from_secs(300)).backend(BACKEND)]
 }
 
-/// The ranks do one, two or three operations and exit, nobody waits for anybody.
+/// The ranks do a few operations and exit, nobody waits for anybody: each operation is the last in turn.
 fn at_once(ctx: &LauncherCtx) -> RankResult {
     for run in 0..if ctx.full() { 500 } else { 25 } {
-        let running = ctx.launch("group-loop").arg(json!({"rounds": run % 3 + 1})).limit(SOON).spawn()?;
+        let running = ctx
+            .launch("group-loop")
+            .arg(json!({"rounds": run % 3 + 1, "first": run % OPS.len()}))
+            .limit(SOON)
+            .spawn()?;
         for report in running.wait(SOON) {
             check_eq!(report.outcome, Outcome::Ok(json!(null)), "run {run}, rank {}", report.rank);
             check_eq!(report.note("error"), None, "run {run}, rank {}", report.rank);

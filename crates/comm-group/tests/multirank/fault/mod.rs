@@ -7,6 +7,7 @@ use comm_testkit::{Case, LauncherCtx, Program};
 
 mod exit;
 mod kill;
+mod matrix;
 mod memory;
 mod panic;
 mod program;
@@ -32,5 +33,14 @@ fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [exit::cases(), kill::cases(), rolling::cases(), panic::cases(), stop::cases(), memory::cases()].concat()
+    [
+        exit::cases(),
+        kill::cases(),
+        rolling::cases(),
+        panic::cases(),
+        stop::cases(),
+        memory::cases(),
+        matrix::cases(),
+    ]
+    .concat()
 }
