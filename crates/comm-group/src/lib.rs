@@ -43,6 +43,7 @@
 mod agreement;
 mod cost;
 mod group;
+mod manager;
 mod plan;
 mod reduce;
 mod request;
@@ -52,6 +53,7 @@ mod work;
 
 pub use cost::{Operation, cost};
 pub use group::ThreadGroup;
+pub use manager::{DeviceKind, ThreadGroupKey, ThreadGroupManager, Watch};
 pub use reduce::{Factor, ReduceOp};
 pub use shard::{replicate_to_shard, shard_sizes};
 pub use work::Work;
