@@ -13,6 +13,7 @@ use comm_core::tensor::{Tensor, TensorMut};
 use comm_core::{Deadline, Error, Result};
 use comm_store::window::Cost;
 
+use crate::recorder::OpRecord;
 use crate::request::{Op, Request};
 use crate::same_device::{Outcome, SameDevice, Target};
 use crate::shard;
@@ -102,6 +103,24 @@ impl ThreadGroup {
     /// What this rank's operations have cost so far; what they will, [`cost`](crate::cost()) tells.
     pub fn costs(&self) -> Cost {
         self.inner.backend.costs()
+    }
+
+    /// This rank's last operations, oldest first: 256 of them at most, those that go on included.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    /// use comm_group::{OpState, ThreadGroup};
+    ///
+    /// let team = Team::join("recent-example", 0, 1, Deadline::default())?;
+    /// let group = ThreadGroup::new(team, Deadline::default())?;
+    /// group.barrier(Deadline::default())?;
+    /// let last = &group.recent()[0];
+    /// assert_eq!((last.op, &last.state), ("barrier", &OpState::Done));
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    #[doc(alias = "flight_recorder")]
+    pub fn recent(&self) -> Vec<OpRecord> {
+        self.inner.backend.recent()
     }
 
     /// Ends the group from any thread: every waiting and every later call, on every rank, gets

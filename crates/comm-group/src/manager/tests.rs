@@ -65,7 +65,7 @@ fn the_same_list_in_another_order_is_another_group_with_other_ranks() {
         assert_eq!((forth.rank(), back.rank()), (id, 1 - id));
         assert_ne!(forth.team().id(), back.team().id());
         assert_eq!(sum(&back, 10), sum(&forth, 10));
-        assert!(Arc::ptr_eq(&forth, &manager.group(&[0, 1], id, Duration::ZERO).unwrap()));
+        assert!(Arc::ptr_eq(&forth, &manager.group([0, 1], id, Duration::ZERO).unwrap()));
     });
     assert_eq!(manager.keys(), [ThreadGroupKey::from([0, 1]), [1, 0].into()]);
 }

@@ -8,9 +8,14 @@
 
 mod collective;
 mod fault;
+mod manager;
+mod recorder;
+mod shrink;
 mod support;
 
 fn main() -> std::process::ExitCode {
-    let cases = [collective::cases(), fault::cases()].concat();
-    comm_testkit::main(&cases, fault::PROGRAMS)
+    let cases =
+        [collective::cases(), fault::cases(), manager::cases(), shrink::cases(), recorder::cases()].concat();
+    let programs = [fault::PROGRAMS, manager::PROGRAMS, shrink::PROGRAMS, recorder::PROGRAMS].concat();
+    comm_testkit::main(&cases, &programs)
 }
