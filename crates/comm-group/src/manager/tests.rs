@@ -8,7 +8,8 @@ use comm_core::Error;
 use comm_core::device::Device;
 use comm_core::tensor::Tensor;
 
-use super::{DeviceKind, Slot, ThreadGroupKey, ThreadGroupManager, lock};
+use super::entry::Slot;
+use super::{DeviceKind, ThreadGroupKey, ThreadGroupManager, lock};
 use crate::{ReduceOp, ThreadGroup};
 
 const AMPLE: Duration = Duration::from_secs(20);
