@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::Member;
 use super::control::{Control, TeamId};
 use super::ending::Ending;
 use super::guard::NameGuard;
@@ -28,14 +27,14 @@ use crate::wire;
 /// How long one who gives up waits to be told who was there.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 
-/// Who joins a part of a team looks this often whether the whole goes on.
-const WHOLE_SLICE: Duration = Duration::from_millis(20);
-
 /// Who was there so long ago counts as having arrived: ranks that give up together do not name each other.
 const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The first and the longest pause before coming again to a name that is not free yet.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
+
+/// How often one looks who might know that somebody will not come.
+const HEED: Duration = Duration::from_millis(20);
 
 /// A number of this thread's own.
 fn caller() -> u64 {
@@ -54,11 +53,11 @@ pub(super) struct Joining<'a> {
     size: usize,
     deadline: Deadline,
     patience: Patience,
+    /// Whether it is known from elsewhere that somebody will not come.
+    heed: Option<&'a dyn Fn() -> Result<bool>>,
     address: Address,
     /// Whether the last attempt found the name in use by a team that this rank has left.
     name_lingers: bool,
-    /// The rank of a whole team whose subset this is, and whose end ends the join.
-    whole: Option<&'a Member>,
     /// When each of the other ranks was last said to be there.
     seen: BTreeMap<usize, Instant>,
 }
@@ -80,12 +79,18 @@ impl<'a> Joining<'a> {
         rank: usize,
         size: usize,
         deadline: Deadline,
-        whole: Option<&'a Member>,
+        heed: Option<&'a dyn Fn() -> Result<bool>>,
     ) -> Result<Joining<'a>> {
         let address = hub.namespace().address("team", name)?;
         let patience = Patience::sleeping(deadline);
         let seen = BTreeMap::new();
-        Ok(Joining { hub, name, rank, size, deadline, patience, address, name_lingers: false, whole, seen })
+        let name_lingers = false;
+        Ok(Joining { hub, name, rank, size, deadline, patience, heed, address, name_lingers, seen })
+    }
+
+    /// Whether somebody is known not to come.
+    fn is_hopeless(&self) -> Result<bool> {
+        self.heed.map_or(Ok(false), |heed| heed())
     }
 
     /// Comes until welcomed, refused, or out of time; then opens the team.
@@ -98,6 +103,7 @@ impl<'a> Joining<'a> {
                     return self.open(*welcome, fds);
                 }
                 Attempt::GaveUp => return Err(self.timed_out()),
+                Attempt::Again { .. } if self.is_hopeless()? => return Err(self.timed_out()),
                 Attempt::Again { pause: false } => {}
                 Attempt::Again { pause: true } => {
                     if let Next::GiveUp = self.patience.next() {
@@ -110,13 +116,7 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Looks whether the whole goes on, whose end does not wake who joins a part of it.
-    fn check_whole(&self) -> Result<()> {
-        self.whole.map_or(Ok(()), |whole| whole.check("subset"))
-    }
-
     fn attempt(&mut self) -> Result<Attempt> {
-        self.check_whole()?;
         let socket = match socket::connect(&self.address) {
             Ok(socket) => socket,
             Err(Errno::CONNREFUSED | Errno::NOENT) => {
@@ -174,11 +174,9 @@ impl<'a> Joining<'a> {
                 Ok(None) | Err(Errno::CONNRESET) => return Ok(Attempt::Again { pause: true }),
                 Err(Errno::AGAIN) => match self.patience.next() {
                     Next::Look => {}
-                    Next::Sleep(slice) => {
-                        self.check_whole()?;
-                        let slice = if self.whole.is_some() { slice.min(WHOLE_SLICE) } else { slice };
-                        socket.await_readable(slice);
-                    }
+                    Next::Sleep(slice) if self.heed.is_none() => socket.await_readable(slice),
+                    Next::Sleep(_) if self.is_hopeless()? => return self.last_words(&socket),
+                    Next::Sleep(slice) => socket.await_readable(slice.min(HEED)),
                     Next::GiveUp => return self.last_words(&socket),
                 },
                 Err(Errno::MSGSIZE) => return Err(Error::bad_peer("an answer that is too large")),

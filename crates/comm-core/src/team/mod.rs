@@ -51,7 +51,9 @@ mod messages;
 mod op;
 pub(crate) mod registry;
 pub(crate) mod shared;
+mod shrink;
 mod snapshot;
+
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -103,17 +105,7 @@ impl Team {
     /// [`Error::Timeout`] with those who are missing; [`Error::BadPeer`] if the name is held by another user or
     /// another build; [`Error::PeerLost`] if a rank dies once the team is complete; [`Error::Forked`], [`Error::Io`].
     pub fn join(name: &str, rank: usize, size: usize, deadline: impl Into<Deadline>) -> Result<Team> {
-        Team::join_part(name, rank, size, deadline.into(), None)
-    }
-
-    /// Joins a team of its own, or a part of a whole, whose end ends the join.
-    fn join_part(
-        name: &str,
-        rank: usize,
-        size: usize,
-        deadline: Deadline,
-        whole: Option<&Member>,
-    ) -> Result<Team> {
+        let deadline = deadline.into();
         if size == 0 || size > MAX_RANKS {
             return Err(Error::invalid(
                 "Team::join",
@@ -132,11 +124,31 @@ impl Team {
                 format!("a name of {} bytes: it has 1 to 4096", name.len()),
             ));
         }
+        Team::enter(name, rank, size, &[], deadline, None)
+    }
+
+    /// Joins, with sound arguments. `heed` is asked now and then: it says that somebody will not come, so that there is no team
+    /// and those who have come do not wait for it, or gives an error that ends the join. `origin` is for a team that is made of another one.
+    fn enter(
+        name: &str,
+        rank: usize,
+        size: usize,
+        origin: &[usize],
+        deadline: Deadline,
+        heed: Option<&dyn Fn() -> Result<bool>>,
+    ) -> Result<Team> {
         let hub = Hub::get()?;
         point!("join.begin");
-        let shared = Joining::new(&hub, name, rank, size, deadline, whole)?.join()?;
-        let (seq, inside) = (AtomicU64::new(0), AtomicBool::new(false));
-        let team = Team { member: Arc::new(Member { shared, rank, seq, inside }) };
+        let shared = Joining::new(&hub, name, rank, size, deadline, heed)?.join()?;
+        let member = Member {
+            shared,
+            rank,
+            seq: AtomicU64::new(0),
+            inside: AtomicBool::new(false),
+            nameless: AtomicBool::new(false),
+            origin: origin.to_vec(),
+        };
+        let team = Team { member: Arc::new(member) };
         let mut op = team.begin("join", deadline)?;
         let met = op.meet("the others to join", |rank| &team.shared.control().rank(rank).joined, 1);
         op.settle(met, false)?;
@@ -164,7 +176,7 @@ impl Drop for Team {
             self.shared.end(&Ending::Lost { rank: self.rank, how });
         }
         self.shared.leave(self.rank, self.seq.load(Ordering::Relaxed));
-        self.shared.release_name();
+        self.let_name_go();
     }
 }
 

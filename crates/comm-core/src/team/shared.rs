@@ -204,6 +204,8 @@ impl TeamShared {
     pub(crate) fn process_died(&self, nonce: Nonce) {
         let Some(process) = self.processes.iter().find(|p| p.nonce == nonce) else { return };
         match process.ranks.iter().find(|&&rank| self.control.left_after(rank).is_none()) {
+            // One more: who is about to go on without the lost waits for that.
+            Some(_) if self.is_over() => self.wake_everybody(),
             Some(&rank) => self.end(&Ending::Lost { rank, how: LostHow::Died }),
             // All had left: nobody is lost, but what a rank wrote last without waking anybody is looked at again.
             None => self.wake_everybody(),

@@ -29,7 +29,9 @@ use comm_store::Window;
 use comm_store::window::{Cost, Exposed, Region, WindowSpec};
 
 use crate::agreement::{self, Letter, out_code};
+use crate::dump;
 use crate::plan::{self, Move, Plan, Work};
+use crate::recorder::{OpRecord, OpState, RecordId, Recorder};
 use crate::request::{Op, Request};
 use input::Input;
 pub(crate) use letters::CARRIED;
@@ -54,6 +56,7 @@ pub(crate) struct SameDevice {
     /// Bytes that this rank has sent in letters.
     carried: AtomicU64,
     mail: Mail,
+    recorder: Recorder,
 }
 
 /// Where a result goes.
@@ -83,7 +86,13 @@ impl SameDevice {
             .signals(n + SameDevice::mail_signals(n))
             .slots(SLOTS + n);
         let window = Window::alloc(member, spec, deadline)?;
-        Ok(SameDevice { window, turns: AtomicU64::new(0), carried: AtomicU64::new(0), mail: Mail::new(n) })
+        Ok(SameDevice {
+            window,
+            turns: AtomicU64::new(0),
+            carried: AtomicU64::new(0),
+            mail: Mail::new(n),
+            recorder: Recorder::default(),
+        })
     }
 
     pub(crate) fn costs(&self) -> Cost {
@@ -103,6 +112,19 @@ impl SameDevice {
         }
     }
 
+    /// This rank's last operations.
+    pub(crate) fn recent(&self) -> Vec<OpRecord> {
+        self.recorder.recent()
+    }
+
+    /// Writes down what was going on, if the team is over and this is the first error that says so.
+    fn tell_why(&self, error: &Error) {
+        let member = self.window.context();
+        if member.is_over() && !matches!(error, Error::Forked) && self.recorder.close() {
+            dump::dump(member, &self.recorder.recent(), error);
+        }
+    }
+
     /// Agrees with all ranks on an operation, does this rank's part of it, and waits until the others have done theirs, as
     /// far as they need what is this rank's.
     ///
@@ -110,11 +132,26 @@ impl SameDevice {
     /// the team goes on. Later errors are this rank's own, whatever they are, and end the team, because the others wait for
     /// what this rank will not do.
     pub(crate) fn run(&self, request: Request, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
-        let guard = self.window.context().begin(request.op.name(), deadline)?;
+        let member = self.window.context();
+        let (name, rank) = (request.op.name(), member.rank());
+        let guard = match member.begin(name, deadline) {
+            Ok(guard) => guard,
+            Err(error) => {
+                if member.is_over() {
+                    self.recorder.refuse(member.operations() + 1, &request, &error);
+                    self.tell_why(&error);
+                }
+                return Err(error);
+            }
+        };
+        let seq = guard.seq();
+        let _span = tracing::debug_span!("collective", op = name, seq, rank, team = member.name()).entered();
+        let record = self.recorder.start(seq, &request);
         let turn = self.turns.fetch_add(1, Ordering::Relaxed) % 2;
         let mut this = Collective {
             device: self,
             op: guard,
+            record,
             turn: turn as usize,
             letters: Vec::new(),
             input: None,
@@ -123,14 +160,25 @@ impl SameDevice {
         let outcome = this.attempt(request, target);
         point!("group.done");
         let Collective { op, exposed, .. } = this;
-        let outcome = match outcome {
-            Ok(Attempt::Done(value)) => op.decide(Ok(value), true),
-            Ok(Attempt::Refused(error)) => op.decide(Err(error), true),
-            Err(error) => op.decide(Err(error), false),
+        let (outcome, is_agreed) = match outcome {
+            Ok(Attempt::Done(value)) => (Ok(value), true),
+            Ok(Attempt::Refused(error)) => (Err(error), true),
+            Err(error) => (Err(error), false),
         };
+        let outcome = op.decide(outcome, is_agreed);
         // After the end of the team, if this is one: a peer that finds a tensor withdrawn looks for what ended the team.
         // Before another thread of this rank can come in and expose its own.
         drop(exposed);
+        let state = match &outcome {
+            Ok(_) => OpState::Done,
+            Err(error) if is_agreed => OpState::Refused(error.to_string()),
+            Err(error) => OpState::Failed(error.to_string()),
+        };
+        self.recorder.end(record, state);
+        // Still inside, so that the others can see where this rank is.
+        if let (Err(error), false) = (&outcome, is_agreed) {
+            self.tell_why(error);
+        }
         op.finish();
         outcome
     }
@@ -140,6 +188,7 @@ impl SameDevice {
 struct Collective<'a> {
     device: &'a SameDevice,
     op: OpGuard<'a>,
+    record: RecordId,
     /// Which place letters are in.
     turn: usize,
     /// What all ranks say, in rank order.
@@ -182,6 +231,7 @@ impl<'a> Collective<'a> {
             Ok(plan) => plan,
             Err(verdict) => return Ok(Attempt::Refused(verdict)),
         };
+        self.device.recorder.agree(self.record);
         point!("group.agreed");
         let outcome = match plan {
             Some(plan) => self.act(op, plan, target)?,

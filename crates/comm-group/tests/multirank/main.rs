@@ -9,10 +9,22 @@
 mod call;
 mod collective;
 mod fault;
+mod manager;
 mod message;
+mod recorder;
+mod shrink;
 mod support;
 
 fn main() -> std::process::ExitCode {
-    let cases = [collective::cases(), message::cases(), fault::cases()].concat();
-    comm_testkit::main(&cases, &[collective::PROGRAMS, fault::PROGRAMS].concat())
+    let cases = [
+        collective::cases(),
+        message::cases(),
+        fault::cases(),
+        manager::cases(),
+        shrink::cases(),
+        recorder::cases(),
+    ];
+    let programs =
+        [collective::PROGRAMS, fault::PROGRAMS, manager::PROGRAMS, shrink::PROGRAMS, recorder::PROGRAMS];
+    comm_testkit::main(&cases.concat(), &programs.concat())
 }
