@@ -123,6 +123,18 @@ impl Plan {
         &self.mesh
     }
 
+    /// The placements before the first step.
+    pub fn from(&self) -> &[Placement] {
+        &self.from
+    }
+
+    /// The placements after the last step.
+    pub fn to(&self) -> Vec<Placement> {
+        let mut to = self.from.clone();
+        self.steps.iter().for_each(|step| to[step.mesh_dim] = step.to.clone());
+        to
+    }
+
     /// The steps, in the order in which all ranks take them. None if nothing changes.
     pub fn steps(&self) -> &[Step] {
         &self.steps
