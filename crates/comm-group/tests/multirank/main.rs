@@ -8,9 +8,10 @@
 
 mod collective;
 mod fault;
+mod placement;
 mod support;
 
 fn main() -> std::process::ExitCode {
-    let cases = [collective::cases(), fault::cases()].concat();
-    comm_testkit::main(&cases, fault::PROGRAMS)
+    let cases = [collective::cases(), placement::cases(), fault::cases()].concat();
+    comm_testkit::main(&cases, &[fault::PROGRAMS, placement::PROGRAMS].concat())
 }
