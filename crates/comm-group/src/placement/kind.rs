@@ -169,6 +169,15 @@ pub(super) fn check_bytes(op: &'static str, shape: &[usize], dtype: DType) -> Re
     }
 }
 
+/// Whether contributions to a reduction can be made of a value: one rank keeps it and the others hold what changes nothing, or
+/// all keep it.
+pub(super) fn can_begin(op: ReduceOp, dtype: DType) -> bool {
+    match op {
+        ReduceOp::Avg => op.check(dtype).is_ok(),
+        _ => matches!(op.identity(dtype), Ok(Some(_))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -75,10 +75,17 @@
 //!
 //! Not here yet: carrying plans out, other meshes for the result, and plans that weigh links of different speed.
 
+mod consent;
+mod distribute;
+mod distributed;
 mod extent;
+mod groups;
 mod kind;
 mod mesh;
+mod pieces;
 mod plan;
+mod rank;
+mod redistribute;
 mod search;
 mod split;
 mod step;
@@ -86,8 +93,11 @@ mod step;
 mod tests;
 mod traffic;
 
+pub use distributed::Distributed;
 pub use extent::{Extent, check_local_shape, extent, local_shape};
+pub use groups::Groups;
 pub use kind::{Placement, validate};
 pub use mesh::{DeviceMesh, Line};
 pub use plan::{Plan, plan};
+pub use rank::MeshRank;
 pub use step::{Step, StepOp};

@@ -4,8 +4,9 @@ use std::fmt;
 
 use comm_core::tensor::DType;
 use comm_core::{Error, Result};
+use comm_store::window::Cost;
 
-use super::kind::{List, Placement, check, check_bytes};
+use super::kind::{List, Placement, can_begin, check, check_bytes};
 use super::mesh::DeviceMesh;
 use super::search;
 use super::step::Step;
@@ -54,7 +55,9 @@ pub struct Plan {
 /// # Errors
 /// [`Error::InvalidArgument`] if `from` or `to` is impossible (see [`validate`](super::validate)) or the tensor's bytes do not fit
 /// into 63 bits. [`Error::Unsupported`] if a mesh dimension of several ranks has different shards before and after and one of them is
-/// a sub-split: two plans do that, by way of `R`.
+/// a sub-split: two plans do that, by way of `R`; if an operator is not there for the dtype ([`ReduceOp::check`](crate::ReduceOp::check));
+/// and if contributions are to be made for an operator without [identity](crate::ReduceOp::identity) that is no average, which
+/// is `premul_sum`.
 #[doc(alias = "ConvertPlacements")]
 #[doc(alias = "GetDiffDims")]
 pub fn plan(
@@ -79,6 +82,23 @@ pub fn plan(
             });
         }
     }
+    for op in from.iter().chain(to).filter_map(Placement::reduction) {
+        op.check(dtype)?;
+    }
+    for (mesh_dim, (a, b)) in from.iter().zip(to).enumerate() {
+        let Some(reduction) = b.reduction().filter(|_| mesh.shape()[mesh_dim] > 1 && a != b) else {
+            continue;
+        };
+        if !can_begin(reduction, dtype) {
+            return Err(Error::Unsupported {
+                backend: "the planner",
+                op: format!("{a} -> {b} on mesh dimension {mesh_dim}"),
+                why: format!(
+                    "{reduction} of {dtype} has no element that changes nothing; reduce by another operator"
+                ),
+            });
+        }
+    }
     let steps = search::steps(shape, dtype, mesh, from, to).ok_or_else(|| Error::Unsupported {
         backend: "the planner",
         op: format!("{} -> {}", List(from), List(to)),
@@ -88,6 +108,33 @@ pub fn plan(
 }
 
 impl Plan {
+    /// The global shape of the tensor.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Its dtype.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The mesh.
+    pub fn mesh(&self) -> &DeviceMesh {
+        &self.mesh
+    }
+
+    /// The placements before the first step.
+    pub fn from(&self) -> &[Placement] {
+        &self.from
+    }
+
+    /// The placements after the last step.
+    pub fn to(&self) -> Vec<Placement> {
+        let mut to = self.from.clone();
+        self.steps.iter().for_each(|step| to[step.mesh_dim] = step.to.clone());
+        to
+    }
+
     /// The steps, in the order in which all ranks take them. None if nothing changes.
     pub fn steps(&self) -> &[Step] {
         &self.steps
@@ -120,7 +167,8 @@ impl Plan {
         states
     }
 
-    /// Bytes that the rank at a coordinate of the mesh copies from others, in each step.
+    /// Bytes that the rank at a coordinate of the mesh copies from others, in each step, if all inputs are read in place. Small
+    /// ones are not: see [`costs`](Plan::costs).
     ///
     /// ```
     /// use comm_core::tensor::DType;
@@ -145,6 +193,44 @@ impl Plan {
             elements.saturating_mul(self.dtype.size() as u64)
         });
         Ok(bytes.collect())
+    }
+    /// What each step costs the rank at a coordinate of the mesh, exactly as [`ThreadGroup::costs`](crate::ThreadGroup::costs)
+    /// counts it.
+    ///
+    /// The bytes are those of [`bytes`](Plan::bytes) where every input has more than 512 bytes. A smaller one is pushed to all others
+    /// in a letter, the whole of it, which saves a round or two: then the rank that has it counts it W-1 times, and who reads it
+    /// counts nothing. Plans do not know this. They weigh bytes that are read in place, so of tensors so small they may take one
+    /// that moves a few bytes more.
+    ///
+    /// ```
+    /// use comm_core::tensor::DType;
+    /// use comm_group::placement::{DeviceMesh, Placement::{Replicate, Shard}, plan};
+    ///
+    /// let mesh = DeviceMesh::new(&[3], vec![0, 1, 2])?;
+    /// let cost = |rows: usize, rank: usize| -> comm_core::Result<_> {
+    ///     let plan = plan(&[rows, 100], DType::U8, &mesh, &[Shard(0)], &[Replicate])?;
+    ///     Ok((plan.bytes(&[rank])?[0], plan.costs(&[rank])?[0].bytes, plan.costs(&[rank])?[0].rounds))
+    /// };
+    /// // 400, 300 and 300 bytes: rank 0 pushes its 400 twice, and the others push 300 twice.
+    /// assert_eq!((cost(10, 0)?, cost(10, 1)?), ((600, 800, 1), (700, 600, 1)));
+    /// // 600, 500 and 500 bytes: rank 1 reads the 600 of rank 0 in place.
+    /// assert_eq!((cost(16, 0)?, cost(16, 1)?), ((1000, 0, 2), (1100, 1600, 2)));
+    /// // 10000 bytes each.
+    /// assert_eq!(cost(300, 0)?, (20000, 20000, 2));
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the mesh has no such coordinate.
+    pub fn costs(&self, coordinate: &[usize]) -> Result<Vec<Cost>> {
+        self.mesh.check_coordinate("Plan::costs", coordinate)?;
+        let states = self.states();
+        let costs = self.steps.iter().zip(states.windows(2)).map(|(step, around)| {
+            let around = [&around[0][..], &around[1][..]];
+            let element = self.dtype.size() as u64;
+            traffic::counted(&self.shape, &self.mesh, around, step.mesh_dim, step.op, coordinate, element)
+        });
+        Ok(costs.collect())
     }
 }
 

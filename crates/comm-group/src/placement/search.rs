@@ -5,10 +5,10 @@ use std::collections::BinaryHeap;
 
 use comm_core::tensor::DType;
 
-use super::kind::Placement;
+use super::kind::{Placement, can_begin};
 use super::mesh::DeviceMesh;
 use super::split;
-use super::step::{Step, operation};
+use super::step::{Step, StepOp, operation};
 use super::traffic;
 
 /// How many lists of placements are searched at most.
@@ -186,6 +186,9 @@ fn step(
     to: &Placement,
 ) -> Option<Step> {
     let op = operation(shape, mesh, placements, mesh_dim, to)?;
+    if op == StepOp::Mask && to.reduction().is_some_and(|reduction| !can_begin(reduction, dtype)) {
+        return None;
+    }
     let elements = traffic::busiest(shape, mesh, placements, mesh_dim, to, op);
     let bytes = elements.saturating_mul(dtype.size() as u64);
     Some(Step { mesh_dim, from: placements[mesh_dim].clone(), to: to.clone(), op, bytes })

@@ -29,6 +29,13 @@ pub enum StepOp {
     Mask,
 }
 
+impl StepOp {
+    /// Whether each rank does it alone.
+    pub fn is_local(self) -> bool {
+        matches!(self, StepOp::Nothing | StepOp::ReplicateToShard | StepOp::Mask)
+    }
+}
+
 impl fmt::Display for StepOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

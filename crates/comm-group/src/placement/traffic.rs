@@ -3,11 +3,14 @@
 use std::borrow::Borrow;
 use std::ops::Range;
 
+use comm_store::window::{self, Cost};
+
 use super::extent::{Extent, held};
 use super::kind::Placement;
 use super::mesh::DeviceMesh;
 use super::split::{self, Piece};
 use super::step::StepOp;
+use crate::same_device::CARRIED;
 use crate::shard::shard_range;
 
 /// Elements that the busiest rank copies when the placement on `mesh_dim` becomes `to`.
@@ -83,6 +86,52 @@ pub(super) fn of_rank<P: Borrow<Placement>>(
             (after.numel() - after.common(&extent(before))) as u64
         }
     }
+}
+
+/// What the rank at a coordinate is counted for in a step: as [`of_rank`] says where inputs are read in place. Those of up to
+/// [`CARRIED`] bytes are pushed to all others instead, in letters, and are in everybody's own memory then.
+pub(super) fn counted<P: Borrow<Placement>>(
+    shape: &[usize],
+    mesh: &DeviceMesh,
+    [before, after]: [&[P]; 2],
+    mesh_dim: usize,
+    op: StepOp,
+    coordinate: &[usize],
+    element: u64,
+) -> Cost {
+    if op.is_local() {
+        return Cost::default();
+    }
+    let ranks = mesh.shape()[mesh_dim];
+    let mine = held(shape, mesh, after, coordinate);
+    let (mut pushed, mut pulled, mut is_exposed) = (0u64, 0u64, false);
+    let mut peer = coordinate.to_vec();
+    for index in 0..ranks {
+        peer[mesh_dim] = index;
+        let theirs = held(shape, mesh, before, &peer);
+        let input = (theirs.numel() as u64).saturating_mul(element);
+        let is_own = index == coordinate[mesh_dim];
+        if input > CARRIED as u64 {
+            is_exposed = true;
+            if !is_own {
+                pulled = pulled.saturating_add((mine.common(&theirs) as u64).saturating_mul(element));
+            }
+        } else if is_own {
+            pushed = input.saturating_mul(ranks as u64 - 1);
+        }
+    }
+    if is_exposed && matches!(op, StepOp::ReduceScatter | StepOp::AllReduce) {
+        // All have inputs of the same size.
+        pulled = of_rank(shape, mesh, [before, after], mesh_dim, op, coordinate).saturating_mul(element);
+    }
+    let rounds = match op {
+        _ if !is_exposed => 1,
+        StepOp::AllReduce => 3,
+        _ => 2,
+    };
+    let round = window::cost(window::Operation::Barrier, ranks, 0);
+    let rounds = (0..rounds).fold(Cost::default(), |sum, _| sum + round);
+    rounds + Cost { bytes: pushed.saturating_add(pulled), ..Cost::default() }
 }
 
 fn all_reduced(numel: usize, ranks: usize, index: usize) -> u64 {

@@ -11,6 +11,7 @@ mod collective;
 mod fault;
 mod manager;
 mod message;
+mod placement;
 mod recorder;
 mod shrink;
 mod support;
@@ -19,12 +20,19 @@ fn main() -> std::process::ExitCode {
     let cases = [
         collective::cases(),
         message::cases(),
+        placement::cases(),
         fault::cases(),
         manager::cases(),
         shrink::cases(),
         recorder::cases(),
     ];
-    let programs =
-        [collective::PROGRAMS, fault::PROGRAMS, manager::PROGRAMS, shrink::PROGRAMS, recorder::PROGRAMS];
+    let programs = [
+        collective::PROGRAMS,
+        placement::PROGRAMS,
+        fault::PROGRAMS,
+        manager::PROGRAMS,
+        shrink::PROGRAMS,
+        recorder::PROGRAMS,
+    ];
     comm_testkit::main(&cases.concat(), &programs.concat())
 }

@@ -9,7 +9,7 @@ use super::{DeviceMesh, Placement};
 use crate::ReduceOp;
 
 /// The operators that contributions are tried with; the simulator knows what they do by their names.
-const OPS: &[ReduceOp] = &[ReduceOp::Sum];
+const OPS: &[ReduceOp] = &[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Avg, ReduceOp::Min, ReduceOp::Prod];
 
 fn mesh(shape: &[usize]) -> DeviceMesh {
     // Ids that are no ranks.

@@ -1,0 +1,190 @@
+//! What is wrong on one rank is an error on all of them, and everybody goes on.
+
+use std::fmt::Debug;
+
+use comm_core::Error;
+use comm_core::tensor::Tensor;
+use comm_group::ReduceOp;
+use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement};
+use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
+
+use super::{Cache, case};
+use crate::support::Any;
+use Placement::{Partial, Replicate, Shard};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        case("redistribute/-/i32/wrong-shape", |ctx| with_mesh(ctx, wrong_shape)),
+        case("redistribute/-/i32/other-arguments", |ctx| with_mesh(ctx, other_arguments)),
+        case("redistribute/-/f32/unsupported", |ctx| with_mesh(ctx, unsupported)),
+        case("distribute/-/i32/bad-root", |ctx| with_mesh(ctx, bad_root)),
+    ]
+}
+
+/// A mesh of two dimensions where there can be one, so that not everybody is in one line.
+fn with_mesh(ctx: &RankCtx, body: fn(&RankCtx, &MeshRank) -> RankResult) -> RankResult {
+    let world = ctx.world();
+    let grid = if world == 4 { vec![2, 2] } else { vec![world] };
+    let groups = Cache::new(ctx, "g");
+    let mesh = DeviceMesh::new(&grid, (0..world as u64).collect())?;
+    body(ctx, &MeshRank::new(&mesh, ctx.rank() as u64, &groups)?)
+}
+
+/// `first` on the first mesh dimension, the rest whole.
+fn on_first(rank: &MeshRank, first: Placement) -> Vec<Placement> {
+    let mut all = vec![Replicate; rank.mesh().ndim()];
+    all[0] = first;
+    all
+}
+
+/// Rows `[id, id]`, as many as the rule says, of `n`.
+fn rows(rank: &MeshRank, n: usize) -> Any<Distributed> {
+    let placements = on_first(rank, Shard(0));
+    let sizes = comm_group::shard_sizes(n, rank.mesh().shape()[0]);
+    let (mine, id) = (sizes[rank.coordinate()[0]], rank.coordinate()[0] as i32);
+    Ok(Distributed::new(Tensor::from_slice(&[mine, 2], &vec![id; 2 * mine])?, &[n, 2], &placements))
+}
+
+/// The next operation works.
+fn goes_on(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
+    let whole = rank.redistribute(&rows(rank, 5)?, &on_first(rank, Replicate), ctx.deadline())?;
+    check_eq!(whole.local().shape(), [5, 2]);
+    check!(whole.local().to_vec::<i32>()?.is_sorted());
+    done()
+}
+
+fn mismatch<T: Debug>(outcome: Result<T, Error>) -> Any<(usize, &'static str, String, String)> {
+    match outcome {
+        Err(Error::Mismatch { rank, field, theirs, others, at }) => {
+            if at.team.is_empty() || at.op.is_empty() {
+                return Err(format!("it does not say where: {at:?}").into());
+            }
+            Ok((rank, field, theirs, others))
+        }
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+fn wrong_shape(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
+    goes_on(ctx, rank)?;
+    let odd = ctx.world() - 1;
+    let mut part = rows(rank, 5)?;
+    if ctx.rank() == odd {
+        let more = Tensor::from_slice(&[7, 2], &[9i32; 14])?;
+        part = Distributed::new(more, part.shape(), part.placements());
+    }
+    let to = on_first(rank, Replicate);
+    let outcomes = [
+        rank.redistribute(&part, &to, ctx.deadline()).map(drop),
+        rank.collect(&part, 0, ctx.deadline()).map(drop),
+    ];
+    for outcome in outcomes {
+        if ctx.rank() == odd {
+            check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+            check!(outcome.is_err_and(|e| e.to_string().contains("not [7, 2]")));
+        } else {
+            check_eq!(mismatch(outcome)?, (odd, "arguments", "invalid".to_string(), "valid".to_string()));
+        }
+    }
+    goes_on(ctx, rank)?;
+    // Where nobody needs another, only the rank itself sees it.
+    let whole = Distributed::new(part.into_local(), &[5, 2], &to);
+    let shard = on_first(rank, Shard(0));
+    let mine =
+        rank.redistribute(&rank.redistribute(&rows(rank, 5)?, &to, ctx.deadline())?, &shard, ctx.deadline())?;
+    check_eq!(mine.local().to_vec::<i32>()?, rows(rank, 5)?.local().to_vec::<i32>()?);
+    if ctx.rank() == odd {
+        let outcome = rank.redistribute(&whole, &shard, ctx.deadline()).map(drop);
+        check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+    }
+    goes_on(ctx, rank)
+}
+
+fn other_arguments(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
+    let odd = ctx.world() - 1;
+    let is_odd = ctx.rank() == odd;
+    let part = rows(rank, 6)?;
+    let to = on_first(rank, if is_odd { Shard(1) } else { Replicate });
+    let (who, field, theirs, others) = mismatch(rank.redistribute(&part, &to, ctx.deadline()))?;
+    check_eq!((who, field), (odd, "placements"));
+    check!(theirs.contains("-> [S(1)") && others.contains("-> [R"), "{theirs} and {others}");
+    goes_on(ctx, rank)?;
+
+    // Another whole of which this rank has the same shard would be no mismatch of a collective.
+    let n = if is_odd { 2 * ctx.world() - 1 } else { 2 * ctx.world() };
+    let part = rows(rank, n)?;
+    let (who, field, ..) = mismatch(rank.redistribute(&part, &on_first(rank, Replicate), ctx.deadline()))?;
+    check_eq!((who, field), (odd, "shape"));
+    let root = u64::from(is_odd);
+    check_eq!(mismatch(rank.collect(&rows(rank, 6)?, root, ctx.deadline()))?.1, "root");
+    let outcome = if is_odd {
+        rank.collect(&rows(rank, 6)?, 0, ctx.deadline()).map(drop)
+    } else {
+        rank.redistribute(&rows(rank, 6)?, &on_first(rank, Replicate), ctx.deadline()).map(drop)
+    };
+    check_eq!(mismatch(outcome)?.1, "op");
+    // Wrong before there is a plan.
+    let to = if is_odd { on_first(rank, Shard(2)) } else { on_first(rank, Replicate) };
+    let outcome = rank.redistribute(&rows(rank, 6)?, &to, ctx.deadline());
+    if is_odd {
+        check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+    } else {
+        check_eq!(mismatch(outcome)?.1, "arguments");
+    }
+    goes_on(ctx, rank)
+}
+
+fn unsupported(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
+    let premul = Partial(ReduceOp::premul_sum(0.5));
+    let whole = Tensor::from_slice(&[2], &[1f32, 2.0])?;
+    let part = Distributed::new(whole.clone(), &[2], &on_first(rank, Replicate));
+    let outcome = rank.redistribute(&part, &on_first(rank, premul.clone()), ctx.deadline());
+    check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
+    let root = (ctx.rank() == 1).then_some(&whole);
+    let outcome = rank.distribute(root, 1, &on_first(rank, premul.clone()), ctx.deadline());
+    check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
+    // Contributions that are there already can be reduced.
+    let part = Distributed::new(whole.clone(), &[2], &on_first(rank, premul));
+    let sum = rank.redistribute(&part, &on_first(rank, Replicate), ctx.deadline())?;
+    let ranks = rank.mesh().shape()[0] as f32;
+    check_eq!(sum.local().to_vec::<f32>()?, [0.5 * ranks, ranks]);
+    let and = Distributed::new(whole, &[2], &on_first(rank, Partial(ReduceOp::And)));
+    for outcome in [
+        rank.redistribute(&and, &on_first(rank, Replicate), ctx.deadline()).map(drop),
+        rank.collect(&and, 0, ctx.deadline()).map(drop),
+    ] {
+        check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
+    }
+    goes_on(ctx, rank)
+}
+
+fn bad_root(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
+    let whole = Tensor::from_slice(&[4], &[1i32, 2, 3, 4])?;
+    let to = on_first(rank, Shard(0));
+    // Not in the mesh.
+    let outcome = rank.distribute(Some(&whole), 99, &to, ctx.deadline());
+    check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+    // Without a tensor, which the others learn.
+    let outcome = rank.distribute(None, 1, &to, ctx.deadline());
+    if ctx.rank() == 1 {
+        check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+    } else {
+        check_eq!(mismatch(outcome)?, (1, "arguments", "invalid".to_string(), "valid".to_string()));
+    }
+    // Placements that do not fit what only the root knows.
+    let outcome = rank.distribute(Some(&whole), 0, &on_first(rank, Shard(1)), ctx.deadline());
+    check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+    // What others bring counts for nothing.
+    let other = rows(rank, 3)?;
+    let part =
+        rank.distribute(Some(if ctx.rank() == 0 { &whole } else { other.local() }), 0, &to, ctx.deadline())?;
+    check_eq!(part.shape(), [4]);
+    let back = rank.collect(&part, 1, ctx.deadline())?;
+    check_eq!(
+        back.map(|back| back.to_vec::<i32>()).transpose()?,
+        (ctx.rank() == 1).then(|| vec![1, 2, 3, 4])
+    );
+    let outcome = rank.collect(&part, 99, ctx.deadline());
+    check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+    goes_on(ctx, rank)
+}

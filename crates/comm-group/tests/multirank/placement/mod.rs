@@ -1,0 +1,60 @@
+//! Tensors on meshes: distributed, redistributed and collected, against a serial model of who holds what.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use comm_core::team::Team;
+use comm_core::{Deadline, Error};
+use comm_group::ThreadGroup;
+use comm_group::placement::Groups;
+use comm_testkit::{Case, Program, RankCtx};
+
+mod errors;
+mod matrix;
+mod model;
+mod property;
+mod values;
+
+const SUITE: &str = "placement";
+const BACKEND: &str = "same-device";
+
+pub const PROGRAMS: &[Program] = &[matrix::CUBE, property::LARGE];
+
+pub fn cases() -> Vec<Case> {
+    [matrix::cases(), property::cases(), errors::cases()].concat()
+}
+
+fn case(
+    name: impl Into<String>,
+    run: impl Fn(&RankCtx) -> comm_testkit::RankResult + Send + Sync + 'static,
+) -> Case {
+    Case::ranks(SUITE, name, run).backend(BACKEND)
+}
+
+/// Groups by their ids, as long as this lives.
+struct Cache {
+    name: String,
+    made: RefCell<HashMap<Vec<u64>, Arc<ThreadGroup>>>,
+}
+
+impl Cache {
+    fn new(ctx: &RankCtx, name: &str) -> Cache {
+        Cache { name: ctx.name(name), made: RefCell::default() }
+    }
+}
+
+impl Groups for Cache {
+    fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>, Error> {
+        if let Some(group) = self.made.borrow().get(ids) {
+            return Ok(group.clone());
+        }
+        let rank = ids.iter().position(|&id| id == my_id);
+        let rank = rank.ok_or_else(|| Error::invalid("group", format!("{my_id} is not in {ids:?}")))?;
+        let ids_text = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
+        let team = Team::join(&format!("{}-{ids_text}", self.name), rank, ids.len(), deadline)?;
+        let group = Arc::new(ThreadGroup::new(team, deadline)?);
+        self.made.borrow_mut().insert(ids.to_vec(), group.clone());
+        Ok(group)
+    }
+}

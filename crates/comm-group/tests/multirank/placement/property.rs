@@ -1,0 +1,233 @@
+//! Random meshes, shapes, dtypes and chains of placements: everything is where it belongs, costs what was foretold, and
+//! comes back bit for bit.
+
+use std::time::Duration;
+
+use comm_core::Error;
+use comm_core::tensor::{DType, Tensor};
+use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement, Plan, local_shape, plan};
+use comm_testkit::values::{SplitMix64, random_elements};
+use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check, check_eq, done};
+
+use super::model::{
+    held, id_of, is_partial, is_refused, random_mesh, random_placements, random_shape, tensor,
+};
+use super::values::{self, Value, contributions, operators};
+use super::{BACKEND, Cache, SUITE, case};
+use crate::support::{Any, bytes_of, same_bytes};
+
+/// Chains of placements for each world and layout, and in the long version.
+const ROUNDS: u64 = 300;
+const FULL_ROUNDS: u64 = 3000;
+
+/// Rounds that share a mesh, since new groups take longer than what is done with them.
+const MESH_ROUNDS: u64 = 5;
+
+/// How often a tensor is redistributed in a round.
+const CHAIN: usize = 4;
+
+/// Inputs up to so many bytes travel in letters.
+const CARRIED: usize = 512;
+
+pub const LARGE: Program = Program { name: "placement-property", run: chains };
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        case("redistribute/any/any/random", chains).limit(Duration::from_secs(300)),
+        Case::launcher(SUITE, "redistribute/any/any/random-6-and-8-ranks", large)
+            .worlds(|world| world == 4)
+            .limit(Duration::from_secs(600))
+            .backend(BACKEND),
+    ]
+}
+
+fn large(ctx: &LauncherCtx) -> RankResult {
+    for world in [6, 8] {
+        let launch = ctx.launch_on("placement-property", world, ctx.layout());
+        for report in launch.run(Duration::from_secs(280))? {
+            check!(report.outcome.is_ok(), "world {world}, rank {}: {}", report.rank, report.outcome);
+        }
+    }
+    done()
+}
+
+fn chains(ctx: &RankCtx) -> RankResult {
+    let rounds = if ctx.full() { FULL_ROUNDS } else { ROUNDS };
+    let rng = ctx.common_rng();
+    for first in (0..rounds).step_by(MESH_ROUNDS as usize) {
+        let mesh = random_mesh(&mut rng.fork(first), ctx.world())?;
+        if mesh.rank_of(id_of(ctx.rank())).is_err() {
+            continue; // the others do without
+        }
+        let groups = Cache::new(ctx, &format!("m{first}"));
+        let rank = MeshRank::new(&mesh, id_of(ctx.rank()), &groups)?;
+        for round in first..first + MESH_ROUNDS {
+            chain(ctx, &rank, rng.fork(round).fork(1)).map_err(|e| format!("round {round}, {mesh}: {e}"))?;
+        }
+    }
+    done()
+}
+
+/// A tensor as all ranks can compute it.
+struct Truth {
+    shape: Vec<usize>,
+    dtype: DType,
+    values: Vec<Value>,
+}
+
+impl Truth {
+    fn random(rng: &mut SplitMix64, dtype: DType, is_exact: bool) -> Truth {
+        let shape = random_shape(rng);
+        let numel = shape.iter().product();
+        let values = if is_exact {
+            (0..numel).map(|_| values::random(rng, dtype)).collect()
+        } else {
+            // Any bits; they are only moved.
+            let bytes = random_elements(rng, dtype, numel);
+            bytes.chunks(dtype.size()).map(|element| Value::Raw(element.to_vec())).collect()
+        };
+        Truth { shape, dtype, values }
+    }
+
+    fn whole(&self) -> Any<Tensor> {
+        let elements: Vec<Vec<u8>> = self.values.iter().map(|v| values::bytes(v, self.dtype)).collect();
+        Ok(tensor(&self.shape, self.dtype, &elements)?)
+    }
+
+    /// What the rank at a coordinate may hold: of contributions, some that make the values.
+    fn local(&self, rng: &SplitMix64, grid: &[usize], placements: &[Placement], at: &[usize]) -> Any<Tensor> {
+        let held = held(&self.shape, grid, placements, at);
+        let element = |&number: &usize| {
+            let mut value = self.values[number].clone();
+            let mut rng = rng.fork(number as u64);
+            for (mesh_dim, placement) in placements.iter().enumerate() {
+                if let Some(op) = placement.reduction() {
+                    let all = contributions(&mut rng, op, &value, grid[mesh_dim], self.dtype);
+                    value = all[at[mesh_dim]].clone();
+                    // The line along the next dimension is another one in each place along this.
+                    rng = rng.fork(at[mesh_dim] as u64);
+                }
+            }
+            values::bytes(&value, self.dtype)
+        };
+        let elements: Vec<Vec<u8>> = held.data.iter().map(element).collect();
+        Ok(tensor(&held.shape, self.dtype, &elements)?)
+    }
+
+    fn check(&self, what: &str, rank: &MeshRank, part: &Distributed) -> RankResult {
+        let grid = rank.mesh().shape();
+        let held = held(&self.shape, grid, part.placements(), rank.coordinate());
+        check_eq!(part.local().shape(), held.shape, "{what}");
+        check_eq!((part.shape(), part.dtype()), (&self.shape[..], self.dtype), "{what}");
+        if !is_partial(grid, part.placements()) {
+            let expected: Vec<u8> =
+                held.data.iter().flat_map(|&n| values::bytes(&self.values[n], self.dtype)).collect();
+            same_bytes(what, &bytes_of(part.local())?, &expected)?;
+        }
+        done()
+    }
+}
+
+fn chain(ctx: &RankCtx, rank: &MeshRank, mut rng: SplitMix64) -> RankResult {
+    let dtype = *rng.choose(DType::ALL).ok_or("there are dtypes")?;
+    let ops = if rng.below(3) > 0 { operators(dtype) } else { vec![] };
+    let truth = Truth::random(&mut rng, dtype, !ops.is_empty());
+    let grid = rank.mesh().shape();
+    let next = |rng: &mut SplitMix64| random_placements(rng, &truth.shape, grid, &ops);
+    let anybody = |rng: &mut SplitMix64| rng.choose(rank.mesh().ids()).copied().unwrap_or_default();
+
+    let start = next(&mut rng);
+    let mut what = format!("{dtype} {:?}: {}", truth.shape, text(&start));
+    let mut part = if rng.below(2) == 0 {
+        let root = anybody(&mut rng);
+        what = format!("{what}, distributed by {root}");
+        let whole = spaced(&truth.whole()?, rng.below(2) == 0)?;
+        rank.distribute((rank.id() == root).then_some(&whole), root, &start, ctx.deadline())
+            .map_err(|e| format!("{what}: {e}"))?
+    } else {
+        let local = truth.local(&rng.fork(77), grid, &start, rank.coordinate())?;
+        Distributed::new(spaced(&local, rng.below(2) == 0)?, &truth.shape, &start)
+    };
+    truth.check(&what, rank, &part)?;
+    for _ in 0..CHAIN {
+        let to = next(&mut rng);
+        what = format!("{what} -> {}", text(&to));
+        part = redistribute(ctx, rank, &part, &to).map_err(|e| format!("{what}: {e}"))?;
+        truth.check(&what, rank, &part)?;
+        if rng.below(3) == 0 {
+            collect(ctx, rank, &truth, &part, anybody(&mut rng)).map_err(|e| format!("{what}: {e}"))?;
+        }
+    }
+    collect(ctx, rank, &truth, &part, anybody(&mut rng)).map_err(|e| format!("{what}: {e}").into())
+}
+
+fn text(placements: &[Placement]) -> String {
+    let all: Vec<String> = placements.iter().map(Placement::to_string).collect();
+    format!("[{}]", all.join(", "))
+}
+
+/// The same elements, with others between them if they are to be.
+fn spaced(dense: &Tensor, is_spaced: bool) -> Any<Tensor> {
+    let Some(last) = dense.shape().len().checked_sub(1).filter(|_| is_spaced) else {
+        return Ok(dense.clone());
+    };
+    let wide = Tensor::concat(&[dense.clone(), dense.clone()], last)?;
+    Ok(wide.narrow(last, 0, dense.shape()[last])?)
+}
+
+fn collect(ctx: &RankCtx, rank: &MeshRank, truth: &Truth, part: &Distributed, root: u64) -> RankResult {
+    let whole = rank.collect(part, root, ctx.deadline())?;
+    check_eq!(whole.is_some(), rank.id() == root);
+    if let Some(whole) = whole {
+        check_eq!((whole.shape(), whole.dtype()), (&truth.shape[..], truth.dtype));
+        let expected: Vec<u8> = truth.values.iter().flat_map(|v| values::bytes(v, truth.dtype)).collect();
+        same_bytes(&format!("collected by {root}"), &bytes_of(&whole)?, &expected)?;
+    }
+    done()
+}
+
+/// By R on all dimensions where there is no plan, which is an error on every rank.
+fn redistribute(ctx: &RankCtx, rank: &MeshRank, part: &Distributed, to: &[Placement]) -> Any<Distributed> {
+    if is_refused(rank.mesh().shape(), part.placements(), to) {
+        match rank.redistribute(part, to, ctx.deadline()) {
+            Err(Error::Unsupported { .. }) => {}
+            other => return Err(format!("a sub-split becomes another shard: {other:?}").into()),
+        }
+        let whole = vec![Placement::Replicate; to.len()];
+        let part = carry_out(ctx, rank, part, &whole)?;
+        return carry_out(ctx, rank, &part, to);
+    }
+    carry_out(ctx, rank, part, to)
+}
+
+/// One plan, whose costs are what was foretold.
+fn carry_out(ctx: &RankCtx, rank: &MeshRank, part: &Distributed, to: &[Placement]) -> Any<Distributed> {
+    let plan = plan(part.shape(), part.dtype(), rank.mesh(), part.placements(), to)?;
+    let (local, costs) =
+        rank.carry_out(&plan, part.local(), ctx.deadline()).map_err(|e| format!("{plan}\n{e}"))?;
+    let foretold = plan.costs(rank.coordinate())?;
+    let in_place = plan.bytes(rank.coordinate())?;
+    if costs != foretold {
+        return Err(format!("{plan}\ncost {costs:?}, and {foretold:?} was foretold").into());
+    }
+    for (i, cost) in costs.iter().enumerate() {
+        if is_large(rank.mesh(), rank.id(), &plan, i)? && cost.bytes != in_place[i] {
+            return Err(
+                format!("{plan}\nstep {i} took {cost}, and {} bytes were foretold", in_place[i]).into()
+            );
+        }
+    }
+    Ok(Distributed::new(local, part.shape(), to))
+}
+
+/// Whether the input of every rank of the line is too large for a letter.
+fn is_large(mesh: &DeviceMesh, id: u64, plan: &Plan, step: usize) -> Any<bool> {
+    let before = &plan.states()[step];
+    for peer in mesh.line(plan.steps()[step].mesh_dim, id)?.ids {
+        let shape = local_shape(plan.shape(), mesh, before, &mesh.coordinate_of(peer)?)?;
+        if shape.iter().product::<usize>() * plan.dtype().size() <= CARRIED {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
