@@ -436,13 +436,21 @@ unsafe fn import<M: Managed>(op: &'static str, raw: *mut M) -> Result<Import<M>>
     }
     // The layout begins at its lowest element; `data` and `byte_offset` say where that at index 0 is.
     let (before, len) = (bytes(layout.offset())?, bytes(layout.span().end)?);
-    let offset = usize::try_from(tensor.byte_offset).map_err(|_| overflow())?;
+    let outside = || {
+        let DLTensor { data, byte_offset, .. } = tensor;
+        let (shape, strides) = (layout.shape(), layout.strides());
+        let why = format!(
+            "shape {shape:?} with strides {strides:?} from {byte_offset} bytes after {data:?} on leaves the address space"
+        );
+        Error::invalid(op, why)
+    };
+    let offset = usize::try_from(tensor.byte_offset).map_err(|_| outside())?;
     let lowest = tensor.data.addr().checked_add(offset).and_then(|first| first.checked_sub(before));
     if lowest.and_then(|lowest| lowest.checked_add(len)).is_none() {
-        return Err(overflow().into());
+        return Err(outside());
     }
     let start = tensor.data.cast::<u8>().wrapping_add(offset).wrapping_sub(before);
-    let start = NonNull::new(start).ok_or_else(overflow)?;
+    let start = NonNull::new(start).ok_or_else(outside)?;
     Ok(Import { raw, flags, start, len, dtype, layout })
 }
 
