@@ -122,7 +122,7 @@ pub struct TestArgs {
     /// Run the loom models alone: every interleaving of the lock-free parts, up to a bound
     #[arg(long, conflicts_with = "lane")]
     pub loom: bool,
-    /// Run one slow lane alone, by its name; there is none yet
+    /// Run one slow lane alone, by its name: interop (tensors of candle, which takes minutes to build)
     #[arg(long, value_name = "NAME")]
     pub lane: Option<String>,
     #[command(flatten)]
