@@ -11,6 +11,7 @@ mod fail;
 mod lint;
 mod multirank;
 mod out;
+mod ranks;
 mod report;
 mod test;
 
@@ -20,8 +21,8 @@ use cli::Command;
 use fail::Fail;
 
 fn main() -> ExitCode {
-    // The ranks of the demo are started as this same program.
-    if let Some(code) = demo::child_main() {
+    // Ranks are started as this same program.
+    if let Some(code) = comm_testkit::child_main(&[demo::RANK]) {
         return code;
     }
     let outcome = match cli::parse(std::env::args_os()) {
