@@ -150,7 +150,7 @@ pub struct BenchArgs {
     /// Smallest size, in bytes; K, M, G are 2^10, 2^20, 2^30
     #[arg(long, value_name = "BYTES", default_value = "8", value_parser = bytes)]
     pub min_bytes: u64,
-    /// Largest size [default: 64M; with --check 64K]
+    /// Largest size [default: 256M; with --check 64K]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub max_bytes: Option<u64>,
     /// Each size is so many times the one before
@@ -184,7 +184,7 @@ pub struct BenchArgs {
 impl BenchArgs {
     /// The largest size.
     pub fn max_bytes(&self) -> u64 {
-        let usual = if self.check { 64 << 10 } else { 64 << 20 };
+        let usual = if self.check { 64 << 10 } else { 256 << 20 };
         self.max_bytes.unwrap_or_else(|| usual.max(self.min_bytes))
     }
 
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn sizes_of_the_benchmark() {
         let Ok(Parsed::Command(Command::Bench(b))) = parse_words("bench") else { panic!() };
-        assert_eq!((b.ranks, b.min_bytes, b.max_bytes(), b.factor), (4, 8, 64 << 20, 4));
+        assert_eq!((b.ranks, b.min_bytes, b.max_bytes(), b.factor), (4, 8, 256 << 20, 4));
         assert!(b.asks_for("barrier") && b.asks_for("all_reduce") && !b.check);
         let line = "bench --min-bytes 1M --op reduce,gather --check --layout threads,mixed --dtype bf16 --redop bit_xor";
         let Ok(Parsed::Command(Command::Bench(b))) = parse_words(line) else { panic!() };
