@@ -186,7 +186,7 @@ impl Bench<'_> {
             if each * calls >= nanoseconds(WARM_UP) || calls >= MOST {
                 break each;
             }
-            calls *= 8;
+            calls *= 4;
         };
         let iterations = (nanoseconds(ROW) / each).clamp(FEWEST, MOST);
         let mut times = Vec::new();
