@@ -102,10 +102,11 @@ impl<T> Future for Work<T> {
     }
 }
 
-type Job = Box<dyn FnOnce(&Inner) + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
 /// What has been started in a group and is not over: first in, first out, moved by one thread, which there is from the first
-/// start on. It holds the group until all is done, and longer than that only while the group has a handle.
+/// start on. What is pending holds the group, and lets go of it before its result is there: who has all results and drops
+/// the group has left it then, and not when that thread comes to it.
 #[derive(Default)]
 pub(crate) struct Queue {
     worker: Mutex<Option<Sender<Job>>>,
@@ -176,13 +177,16 @@ impl Queue {
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*worker {
             Some(sender) => sender,
-            None => worker.insert(spawn(group.clone())?),
+            None => worker.insert(spawn()?),
         };
         *self.pending.lock() += 1;
         let ticket = Ticket(self.pending.clone());
         let result = Setter { place: Some(place.clone()), op };
-        let job: Job = Box::new(move |group| {
-            let outcome = run(group);
+        let group = group.clone();
+        let job: Job = Box::new(move || {
+            let outcome = run(&group);
+            // The last one, if the handle is gone: with it the thread's own queue ends.
+            drop(group);
             // Before the result is there: who has it may call again, and finds nothing pending.
             drop(ticket);
             result.set(outcome);
@@ -200,16 +204,11 @@ impl Queue {
             count = self.pending.none.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
     }
-
-    /// Lets the worker end when it has done what is pending.
-    pub(crate) fn close(&self) {
-        self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
 }
 
-fn spawn(group: Arc<Inner>) -> Result<Sender<Job>> {
+fn spawn() -> Result<Sender<Job>> {
     let (sender, jobs) = unbounded::<Job>();
-    let body = move || jobs.iter().for_each(|job| job(&group));
+    let body = move || jobs.iter().for_each(|job| job());
     let spawned = thread::Builder::new().name("comm-work".into()).spawn(body);
     spawned.map_err(|error| Error::io("starting the thread that moves operations", error))?;
     Ok(sender)
@@ -340,6 +339,18 @@ mod tests {
                 Err(error) => break assert!(error.to_string().contains("panicked"), "{error}"),
                 Ok(work) => drop(work.wait()),
             }
+        }
+    }
+
+    /// Who has the last result and drops the group has left when that returns: its process may end.
+    #[test]
+    fn after_the_last_result_only_the_handle_holds_the_group() {
+        for round in 0..300 {
+            let group = alone(&format!("work-left-{round}"));
+            let member = std::sync::Arc::clone(group.team());
+            start(&group, || Ok(())).wait().unwrap();
+            drop(group);
+            assert!(matches!(member.check("test"), Err(Error::PeerLeft { .. })), "round {round}");
         }
     }
 

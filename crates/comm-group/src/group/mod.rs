@@ -74,10 +74,9 @@ impl fmt::Debug for ThreadGroup {
 impl Drop for ThreadGroup {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The worker may be the last to hold the group, and it does not panic.
+            // What is pending may be the last to hold the group, and its thread does not panic.
             self.inner.team.fail();
         }
-        self.inner.queue.close();
     }
 }
 

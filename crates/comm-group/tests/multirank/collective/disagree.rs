@@ -10,14 +10,14 @@ use comm_testkit::oracle::reduce::Reduction;
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
 use super::case;
-use crate::call::{Call, Operator, SUM};
+use crate::call::{Call, Operator, SUM, Sizes};
 use crate::support::{Any, group};
 
 pub fn cases() -> Vec<Case> {
-    let of = |(name, pairs): (&'static str, fn(usize) -> Vec<Pair>)| {
+    let of = |(name, pairs): (&str, Pairs)| {
         case(format!("disagree/-/-/{name}"), move |ctx| disagree(ctx, pairs)).worlds(|w| w >= 3)
     };
-    let fields: [(&'static str, fn(usize) -> Vec<Pair>); 11] = [
+    let fields: [(&str, Pairs); 11] = [
         ("op", ops),
         ("root", roots),
         ("operator", operators),
@@ -85,6 +85,9 @@ struct Pair {
     theirs: String,
     others: String,
 }
+
+/// Those about one thing, for so many ranks.
+type Pairs = fn(usize) -> Vec<Pair>;
 
 fn pair(
     field: &'static str,
@@ -214,7 +217,7 @@ fn sizes(n: usize) -> Vec<Pair> {
         sizes
     };
     let mut all = Vec::new();
-    let makers: [fn(Option<Vec<usize>>) -> Call; 3] = [
+    let makers: [fn(Sizes) -> Call; 3] = [
         |sizes| Call::ReduceScatter(SUM, 0, sizes),
         |sizes| Call::Scatter(1, 1, sizes),
         |sizes| Call::AllToAll(0, 1, sizes),
@@ -254,7 +257,7 @@ fn works(ctx: &RankCtx, group: &ThreadGroup) -> RankResult {
     done()
 }
 
-fn disagree(ctx: &RankCtx, pairs: fn(usize) -> Vec<Pair>) -> RankResult {
+fn disagree(ctx: &RankCtx, pairs: Pairs) -> RankResult {
     let group = group(ctx, "g")?;
     for Pair { odd, common, field, theirs, others } in pairs(ctx.world()) {
         for who in 0..ctx.world() {

@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
 
 /// What a rank brings to step `i`: small and large by turns.
 fn mine(rank: usize, i: usize) -> Any<Tensor> {
-    let n = if i % 2 == 0 { 5 } else { 1500 };
+    let n = if i.is_multiple_of(2) { 5 } else { 1500 };
     let values: Vec<i64> = (0..n).map(|k| value(rank, i, k)).collect();
     Ok(Tensor::from_slice(&[n], &values)?)
 }
