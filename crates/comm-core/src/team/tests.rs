@@ -528,7 +528,9 @@ fn who_joins_a_part_is_told_of_the_end_of_the_whole() {
 
 /// A task that ends when it is woken, and panics when its last handle goes.
 #[derive(Default)]
-struct Falling(std::sync::Mutex<Option<super::TaskWait<OneCell, fn(u64) -> bool>>>);
+struct Falling(std::sync::Mutex<Option<OneWait>>);
+
+type OneWait = super::TaskWait<OneCell, fn(u64) -> bool>;
 
 impl Wake for Falling {
     fn wake(self: Arc<Self>) {
