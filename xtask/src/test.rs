@@ -15,8 +15,11 @@ use crate::report::{Counts, check_writable, write_rows};
 /// The crates whose library holds loom models, in modules called `loom_models`.
 const LOOM_CRATES: &[&str] = &["comm-core", "comm-store"];
 
-/// The slow lanes of `--lane`, and the `cargo test` calls of each.
-const LANES: &[(&str, &[(&str, &[&str])])] = &[(
+/// A step's name, and the arguments of its `cargo test`.
+type Call = (&'static str, &'static [&'static str]);
+
+/// The slow lanes of `--lane`, and the calls of each.
+const LANES: &[(&str, &[Call])] = &[(
     "interop",
     &[
         ("interop", &["-p", "comm-core", "--features", "candle", "--lib", "--no-fail-fast", "interop"]),
