@@ -3,6 +3,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::exit,
     reason = "a test says what went wrong by panicking"
 )]
 
