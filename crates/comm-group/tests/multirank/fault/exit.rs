@@ -37,6 +37,7 @@ fn after_started(ctx: &LauncherCtx) -> RankResult {
     done()
 }
 
+#[allow(clippy::exit, reason = "that is what is tested")]
 fn starts(ctx: &RankCtx) -> RankResult {
     let group = group(ctx, "g")?;
     let mine = Tensor::from_slice(&[2000], &[1i64; 2000])?;
