@@ -8,7 +8,7 @@ use comm_group::ReduceOp;
 use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement};
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
-use super::{Cache, case};
+use super::{Cache, SOON, case};
 use crate::support::Any;
 use Placement::{Partial, Replicate, Shard};
 
@@ -18,6 +18,7 @@ pub fn cases() -> Vec<Case> {
         case("redistribute/-/i32/other-arguments", |ctx| with_mesh(ctx, other_arguments)),
         case("redistribute/-/f32/unsupported", |ctx| with_mesh(ctx, unsupported)),
         case("distribute/-/i32/bad-root", |ctx| with_mesh(ctx, bad_root)),
+        case("distribute/-/i32/cost", |ctx| with_mesh(ctx, cost)),
     ]
 }
 
@@ -46,8 +47,8 @@ fn rows(rank: &MeshRank, n: usize) -> Any<Distributed> {
 }
 
 /// The next operation works.
-fn goes_on(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
-    let whole = rank.redistribute(&rows(rank, 5)?, &on_first(rank, Replicate), ctx.deadline())?;
+fn goes_on(rank: &MeshRank) -> RankResult {
+    let whole = rank.redistribute(&rows(rank, 5)?, &on_first(rank, Replicate), SOON)?;
     check_eq!(whole.local().shape(), [5, 2]);
     check!(whole.local().to_vec::<i32>()?.is_sorted());
     done()
@@ -66,7 +67,7 @@ fn mismatch<T: Debug>(outcome: Result<T, Error>) -> Any<(usize, &'static str, St
 }
 
 fn wrong_shape(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
-    goes_on(ctx, rank)?;
+    goes_on(rank)?;
     let odd = ctx.world() - 1;
     let mut part = rows(rank, 5)?;
     if ctx.rank() == odd {
@@ -74,10 +75,7 @@ fn wrong_shape(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
         part = Distributed::new(more, part.shape(), part.placements());
     }
     let to = on_first(rank, Replicate);
-    let outcomes = [
-        rank.redistribute(&part, &to, ctx.deadline()).map(drop),
-        rank.collect(&part, 0, ctx.deadline()).map(drop),
-    ];
+    let outcomes = [rank.redistribute(&part, &to, SOON).map(drop), rank.collect(&part, 0, SOON).map(drop)];
     for outcome in outcomes {
         if ctx.rank() == odd {
             check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
@@ -86,18 +84,17 @@ fn wrong_shape(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
             check_eq!(mismatch(outcome)?, (odd, "arguments", "invalid".to_string(), "valid".to_string()));
         }
     }
-    goes_on(ctx, rank)?;
+    goes_on(rank)?;
     // Where nobody needs another, only the rank itself sees it.
     let whole = Distributed::new(part.into_local(), &[5, 2], &to);
     let shard = on_first(rank, Shard(0));
-    let mine =
-        rank.redistribute(&rank.redistribute(&rows(rank, 5)?, &to, ctx.deadline())?, &shard, ctx.deadline())?;
+    let mine = rank.redistribute(&rank.redistribute(&rows(rank, 5)?, &to, SOON)?, &shard, SOON)?;
     check_eq!(mine.local().to_vec::<i32>()?, rows(rank, 5)?.local().to_vec::<i32>()?);
     if ctx.rank() == odd {
-        let outcome = rank.redistribute(&whole, &shard, ctx.deadline()).map(drop);
+        let outcome = rank.redistribute(&whole, &shard, SOON).map(drop);
         check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
     }
-    goes_on(ctx, rank)
+    goes_on(rank)
 }
 
 fn other_arguments(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
@@ -105,86 +102,107 @@ fn other_arguments(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
     let is_odd = ctx.rank() == odd;
     let part = rows(rank, 6)?;
     let to = on_first(rank, if is_odd { Shard(1) } else { Replicate });
-    let (who, field, theirs, others) = mismatch(rank.redistribute(&part, &to, ctx.deadline()))?;
+    let (who, field, theirs, others) = mismatch(rank.redistribute(&part, &to, SOON))?;
     check_eq!((who, field), (odd, "placements"));
     check!(theirs.contains("-> [S(1)") && others.contains("-> [R"), "{theirs} and {others}");
-    goes_on(ctx, rank)?;
+    goes_on(rank)?;
 
     // Another whole of which this rank has the same shard would be no mismatch of a collective.
     let n = if is_odd { 2 * ctx.world() - 1 } else { 2 * ctx.world() };
     let part = rows(rank, n)?;
-    let (who, field, ..) = mismatch(rank.redistribute(&part, &on_first(rank, Replicate), ctx.deadline()))?;
+    let (who, field, ..) = mismatch(rank.redistribute(&part, &on_first(rank, Replicate), SOON))?;
     check_eq!((who, field), (odd, "shape"));
     let root = u64::from(is_odd);
-    check_eq!(mismatch(rank.collect(&rows(rank, 6)?, root, ctx.deadline()))?.1, "root");
+    check_eq!(mismatch(rank.collect(&rows(rank, 6)?, root, SOON))?.1, "root");
     let outcome = if is_odd {
-        rank.collect(&rows(rank, 6)?, 0, ctx.deadline()).map(drop)
+        rank.collect(&rows(rank, 6)?, 0, SOON).map(drop)
     } else {
-        rank.redistribute(&rows(rank, 6)?, &on_first(rank, Replicate), ctx.deadline()).map(drop)
+        rank.redistribute(&rows(rank, 6)?, &on_first(rank, Replicate), SOON).map(drop)
     };
     check_eq!(mismatch(outcome)?.1, "op");
     // Wrong before there is a plan.
     let to = if is_odd { on_first(rank, Shard(2)) } else { on_first(rank, Replicate) };
-    let outcome = rank.redistribute(&rows(rank, 6)?, &to, ctx.deadline());
+    let outcome = rank.redistribute(&rows(rank, 6)?, &to, SOON);
     if is_odd {
         check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
     } else {
         check_eq!(mismatch(outcome)?.1, "arguments");
     }
-    goes_on(ctx, rank)
+    goes_on(rank)
 }
 
 fn unsupported(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
     let premul = Partial(ReduceOp::premul_sum(0.5));
     let whole = Tensor::from_slice(&[2], &[1f32, 2.0])?;
     let part = Distributed::new(whole.clone(), &[2], &on_first(rank, Replicate));
-    let outcome = rank.redistribute(&part, &on_first(rank, premul.clone()), ctx.deadline());
+    let outcome = rank.redistribute(&part, &on_first(rank, premul.clone()), SOON);
     check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
     let root = (ctx.rank() == 1).then_some(&whole);
-    let outcome = rank.distribute(root, 1, &on_first(rank, premul.clone()), ctx.deadline());
+    let outcome = rank.distribute(root, 1, &on_first(rank, premul.clone()), SOON);
     check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
     // Contributions that are there already can be reduced.
     let part = Distributed::new(whole.clone(), &[2], &on_first(rank, premul));
-    let sum = rank.redistribute(&part, &on_first(rank, Replicate), ctx.deadline())?;
+    let sum = rank.redistribute(&part, &on_first(rank, Replicate), SOON)?;
     let ranks = rank.mesh().shape()[0] as f32;
     check_eq!(sum.local().to_vec::<f32>()?, [0.5 * ranks, ranks]);
     let and = Distributed::new(whole, &[2], &on_first(rank, Partial(ReduceOp::And)));
     for outcome in [
-        rank.redistribute(&and, &on_first(rank, Replicate), ctx.deadline()).map(drop),
-        rank.collect(&and, 0, ctx.deadline()).map(drop),
+        rank.redistribute(&and, &on_first(rank, Replicate), SOON).map(drop),
+        rank.collect(&and, 0, SOON).map(drop),
     ] {
         check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
     }
-    goes_on(ctx, rank)
+    goes_on(rank)
 }
 
 fn bad_root(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
     let whole = Tensor::from_slice(&[4], &[1i32, 2, 3, 4])?;
     let to = on_first(rank, Shard(0));
     // Not in the mesh.
-    let outcome = rank.distribute(Some(&whole), 99, &to, ctx.deadline());
+    let outcome = rank.distribute(Some(&whole), 99, &to, SOON);
     check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
     // Without a tensor, which the others learn.
-    let outcome = rank.distribute(None, 1, &to, ctx.deadline());
+    let outcome = rank.distribute(None, 1, &to, SOON);
     if ctx.rank() == 1 {
         check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
     } else {
         check_eq!(mismatch(outcome)?, (1, "arguments", "invalid".to_string(), "valid".to_string()));
     }
     // Placements that do not fit what only the root knows.
-    let outcome = rank.distribute(Some(&whole), 0, &on_first(rank, Shard(1)), ctx.deadline());
+    let outcome = rank.distribute(Some(&whole), 0, &on_first(rank, Shard(1)), SOON);
     check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
     // What others bring counts for nothing.
     let other = rows(rank, 3)?;
-    let part =
-        rank.distribute(Some(if ctx.rank() == 0 { &whole } else { other.local() }), 0, &to, ctx.deadline())?;
+    let part = rank.distribute(Some(if ctx.rank() == 0 { &whole } else { other.local() }), 0, &to, SOON)?;
     check_eq!(part.shape(), [4]);
-    let back = rank.collect(&part, 1, ctx.deadline())?;
+    let back = rank.collect(&part, 1, SOON)?;
     check_eq!(
         back.map(|back| back.to_vec::<i32>()).transpose()?,
         (ctx.rank() == 1).then(|| vec![1, 2, 3, 4])
     );
-    let outcome = rank.collect(&part, 99, ctx.deadline());
+    let outcome = rank.collect(&part, 99, SOON);
     check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
-    goes_on(ctx, rank)
+    goes_on(rank)
+}
+
+/// Nobody copies more than he keeps: what is cut is cut before it is copied.
+fn cost(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
+    let whole = Tensor::from_slice(&[480, 12], &[7i32; 480 * 12])?;
+    let dims = rank.mesh().ndim();
+    let axes = (0..dims).map(|dim| rank.axis(dim, SOON)).collect::<Result<Vec<_>, Error>>()?;
+    let bytes = || axes.iter().map(|group| group.costs().bytes).sum::<u64>();
+    for shards in [[Replicate, Shard(0)], [Shard(1), Replicate], [Shard(0), Shard(0)], [Replicate, Replicate]]
+    {
+        for root in 0..ctx.world() as u64 {
+            let before = bytes();
+            let to = &shards[2 - dims..];
+            let part = rank.distribute((rank.id() == root).then_some(&whole), root, to, SOON)?;
+            let (seen, kept) = (bytes() - before, part.local().nbytes() as u64);
+            // What the ranks tell each other goes through the same group if there is one dimension.
+            let told = if dims == 1 { 512 * ctx.world() as u64 } else { 0 };
+            check!(seen <= kept + told, "{to:?} from {root}: {seen} bytes for {kept}");
+            check!(rank.id() == root || seen >= kept, "{to:?} from {root}: {seen} bytes for {kept}");
+        }
+    }
+    done()
 }

@@ -10,7 +10,7 @@ use comm_testkit::oracle::indices;
 use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check, check_eq, done};
 
 use super::model::held;
-use super::{BACKEND, Cache, SUITE, case};
+use super::{BACKEND, Cache, SOON, SUITE, case};
 use crate::support::Any;
 use Placement::{Partial, Replicate, Shard};
 use StepOp::{AllGather, AllReduce, AllToAll, Mask, ReduceScatter, ReplicateToShard};
@@ -45,18 +45,12 @@ fn local(shape: &[usize], mesh: &DeviceMesh, placements: &[Placement], at: &[usi
     Ok(values)
 }
 
-fn convert(
-    ctx: &RankCtx,
-    rank: &MeshRank,
-    shape: &[usize],
-    from: &[Placement],
-    to: &[Placement],
-) -> Any<Vec<StepOp>> {
+fn convert(rank: &MeshRank, shape: &[usize], from: &[Placement], to: &[Placement]) -> Any<Vec<StepOp>> {
     let mesh = rank.mesh();
     let plan = plan(shape, DType::F32, mesh, from, to)?;
     let values = local(shape, mesh, from, rank.coordinate())?;
     let mine = Tensor::from_slice(&held(shape, mesh.shape(), from, rank.coordinate()).shape, &values)?;
-    let (result, costs) = rank.carry_out(&plan, &mine, ctx.deadline())?;
+    let (result, costs) = rank.carry_out(&plan, &mine, SOON)?;
     if costs != plan.costs(rank.coordinate())? {
         return Err(format!("{plan}\ncost {costs:?}").into());
     }
@@ -76,7 +70,7 @@ has become {:?}",
     let result = Distributed::new(result, shape, to);
     // What are contributions becomes values first.
     let values: Vec<Placement> = to.iter().map(|p| if *p == SUM { Replicate } else { p.clone() }).collect();
-    let seen = rank.redistribute(&result, &values, ctx.deadline())?;
+    let seen = rank.redistribute(&result, &values, SOON)?;
     let expected = local(shape, mesh, &values, rank.coordinate())?;
     if seen.local().to_vec::<f32>()? != expected {
         return Err(
@@ -103,7 +97,7 @@ fn matrix(ctx: &RankCtx) -> RankResult {
         for (from, row) in all.iter().zip(steps) {
             for (to, expected) in all.iter().zip(row) {
                 let what = format!("{from} -> {to} of {shape:?}");
-                let taken = convert(ctx, &rank, &shape, from_ref(from), from_ref(to))
+                let taken = convert(&rank, &shape, from_ref(from), from_ref(to))
                     .map_err(|e| format!("{what}: {e}"))?;
                 check_eq!(taken, expected, "{what}");
             }
@@ -132,7 +126,7 @@ fn eight(ctx: &RankCtx) -> RankResult {
     for shape in [[4, 8], [5, 9]] {
         for from in &lists {
             for to in &lists {
-                convert(ctx, &rank, &shape, from, to)
+                convert(&rank, &shape, from, to)
                     .map_err(|e| format!("{from:?} -> {to:?} of {shape:?}: {e}"))?;
             }
         }
@@ -140,8 +134,8 @@ fn eight(ctx: &RankCtx) -> RankResult {
     let rank = MeshRank::new(&cube, me, &groups)?;
     let (nested, whole) = ([Shard(0), Shard(2), Shard(2)], [Replicate, Replicate, Replicate]);
     for shape in [[3, 2, 9], [6, 4, 41]] {
-        convert(ctx, &rank, &shape, &nested, &whole)?;
-        check_eq!(convert(ctx, &rank, &shape, &whole, &nested)?, [ReplicateToShard; 3]);
+        convert(&rank, &shape, &nested, &whole)?;
+        check_eq!(convert(&rank, &shape, &whole, &nested)?, [ReplicateToShard; 3]);
     }
     done()
 }

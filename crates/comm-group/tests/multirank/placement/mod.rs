@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use comm_core::team::Team;
 use comm_core::{Deadline, Error};
@@ -15,6 +16,9 @@ mod matrix;
 mod model;
 mod property;
 mod values;
+
+/// Far more than an operation takes: when one rank fails, the others are not to wait for it for long.
+const SOON: Duration = Duration::from_secs(20);
 
 const SUITE: &str = "placement";
 const BACKEND: &str = "same-device";

@@ -13,7 +13,7 @@ use super::model::{
     held, id_of, is_partial, is_refused, random_mesh, random_placements, random_shape, tensor,
 };
 use super::values::{self, Value, contributions, operators};
-use super::{BACKEND, Cache, SUITE, case};
+use super::{BACKEND, Cache, SOON, SUITE, case};
 use crate::support::{Any, bytes_of, same_bytes};
 
 /// Chains of placements for each world and layout, and in the long version.
@@ -62,7 +62,7 @@ fn chains(ctx: &RankCtx) -> RankResult {
         let groups = Cache::new(ctx, &format!("m{first}"));
         let rank = MeshRank::new(&mesh, id_of(ctx.rank()), &groups)?;
         for round in first..first + MESH_ROUNDS {
-            chain(ctx, &rank, rng.fork(round).fork(1)).map_err(|e| format!("round {round}, {mesh}: {e}"))?;
+            chain(&rank, rng.fork(round).fork(1)).map_err(|e| format!("round {round}, {mesh}: {e}"))?;
         }
     }
     done()
@@ -128,7 +128,7 @@ impl Truth {
     }
 }
 
-fn chain(ctx: &RankCtx, rank: &MeshRank, mut rng: SplitMix64) -> RankResult {
+fn chain(rank: &MeshRank, mut rng: SplitMix64) -> RankResult {
     let dtype = *rng.choose(DType::ALL).ok_or("there are dtypes")?;
     let ops = if rng.below(3) > 0 { operators(dtype) } else { vec![] };
     let truth = Truth::random(&mut rng, dtype, !ops.is_empty());
@@ -142,7 +142,7 @@ fn chain(ctx: &RankCtx, rank: &MeshRank, mut rng: SplitMix64) -> RankResult {
         let root = anybody(&mut rng);
         what = format!("{what}, distributed by {root}");
         let whole = spaced(&truth.whole()?, rng.below(2) == 0)?;
-        rank.distribute((rank.id() == root).then_some(&whole), root, &start, ctx.deadline())
+        rank.distribute((rank.id() == root).then_some(&whole), root, &start, SOON)
             .map_err(|e| format!("{what}: {e}"))?
     } else {
         let local = truth.local(&rng.fork(77), grid, &start, rank.coordinate())?;
@@ -152,13 +152,13 @@ fn chain(ctx: &RankCtx, rank: &MeshRank, mut rng: SplitMix64) -> RankResult {
     for _ in 0..CHAIN {
         let to = next(&mut rng);
         what = format!("{what} -> {}", text(&to));
-        part = redistribute(ctx, rank, &part, &to).map_err(|e| format!("{what}: {e}"))?;
+        part = redistribute(rank, &part, &to).map_err(|e| format!("{what}: {e}"))?;
         truth.check(&what, rank, &part)?;
         if rng.below(3) == 0 {
-            collect(ctx, rank, &truth, &part, anybody(&mut rng)).map_err(|e| format!("{what}: {e}"))?;
+            collect(rank, &truth, &part, anybody(&mut rng)).map_err(|e| format!("{what}: {e}"))?;
         }
     }
-    collect(ctx, rank, &truth, &part, anybody(&mut rng)).map_err(|e| format!("{what}: {e}").into())
+    collect(rank, &truth, &part, anybody(&mut rng)).map_err(|e| format!("{what}: {e}").into())
 }
 
 fn text(placements: &[Placement]) -> String {
@@ -175,8 +175,8 @@ fn spaced(dense: &Tensor, is_spaced: bool) -> Any<Tensor> {
     Ok(wide.narrow(last, 0, dense.shape()[last])?)
 }
 
-fn collect(ctx: &RankCtx, rank: &MeshRank, truth: &Truth, part: &Distributed, root: u64) -> RankResult {
-    let whole = rank.collect(part, root, ctx.deadline())?;
+fn collect(rank: &MeshRank, truth: &Truth, part: &Distributed, root: u64) -> RankResult {
+    let whole = rank.collect(part, root, SOON)?;
     check_eq!(whole.is_some(), rank.id() == root);
     if let Some(whole) = whole {
         check_eq!((whole.shape(), whole.dtype()), (&truth.shape[..], truth.dtype));
@@ -187,24 +187,23 @@ fn collect(ctx: &RankCtx, rank: &MeshRank, truth: &Truth, part: &Distributed, ro
 }
 
 /// By R on all dimensions where there is no plan, which is an error on every rank.
-fn redistribute(ctx: &RankCtx, rank: &MeshRank, part: &Distributed, to: &[Placement]) -> Any<Distributed> {
+fn redistribute(rank: &MeshRank, part: &Distributed, to: &[Placement]) -> Any<Distributed> {
     if is_refused(rank.mesh().shape(), part.placements(), to) {
-        match rank.redistribute(part, to, ctx.deadline()) {
+        match rank.redistribute(part, to, SOON) {
             Err(Error::Unsupported { .. }) => {}
             other => return Err(format!("a sub-split becomes another shard: {other:?}").into()),
         }
         let whole = vec![Placement::Replicate; to.len()];
-        let part = carry_out(ctx, rank, part, &whole)?;
-        return carry_out(ctx, rank, &part, to);
+        let part = carry_out(rank, part, &whole)?;
+        return carry_out(rank, &part, to);
     }
-    carry_out(ctx, rank, part, to)
+    carry_out(rank, part, to)
 }
 
 /// One plan, whose costs are what was foretold.
-fn carry_out(ctx: &RankCtx, rank: &MeshRank, part: &Distributed, to: &[Placement]) -> Any<Distributed> {
+fn carry_out(rank: &MeshRank, part: &Distributed, to: &[Placement]) -> Any<Distributed> {
     let plan = plan(part.shape(), part.dtype(), rank.mesh(), part.placements(), to)?;
-    let (local, costs) =
-        rank.carry_out(&plan, part.local(), ctx.deadline()).map_err(|e| format!("{plan}\n{e}"))?;
+    let (local, costs) = rank.carry_out(&plan, part.local(), SOON).map_err(|e| format!("{plan}\n{e}"))?;
     let foretold = plan.costs(rank.coordinate())?;
     let in_place = plan.bytes(rank.coordinate())?;
     if costs != foretold {
