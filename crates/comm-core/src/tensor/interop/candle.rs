@@ -153,7 +153,7 @@ mod tests {
             for view in views {
                 // SAFETY: nobody writes them.
                 let t = unsafe { Tensor::from_candle(&view) }.unwrap();
-                assert_eq!((t.dtype(), t.shape()), (T::DTYPE, view.dims()));
+                assert_eq!((t.dtype(), t.shape()), (<T as Element>::DTYPE, view.dims()));
                 assert_eq!(t.as_ptr(), address::<T>(&view));
                 let flat = view.flatten_all().unwrap().to_vec1::<T>().unwrap();
                 drop(view);
