@@ -111,7 +111,13 @@ fn first_calls_at_once_make_one_group() {
 fn groups_may_be_asked_for_in_any_order() {
     for round in 0..20 {
         let manager = ThreadGroupManager::with_prefix(format!("crosswise-{round}"));
+        let gate = Barrier::new(2);
         ids(&[0, 1], |id| {
+            if round % 2 == 1 {
+                // They know of each other, and neither comes to the manager while the other waits.
+                assert!(manager.group([id, 2], id, SOON / 10).is_err());
+                gate.wait();
+            }
             let keys = if id == 0 { [[0, 1], [1, 0]] } else { [[1, 0], [0, 1]] };
             let groups = keys.map(|key| manager.group(key, id, AMPLE).unwrap());
             let straight = if id == 0 { &groups[0] } else { &groups[1] };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Word;
 use crate::error::{Error, LostHow};
 use crate::team::Team;
+use crate::team::control::{Control, TeamId};
 
 const AMPLE: Duration = Duration::from_secs(20);
 
@@ -36,6 +37,57 @@ fn a_word_holds_an_epoch_a_rank_and_a_bit() {
 }
 
 #[test]
+fn one_of_several_decides_and_what_is_final_stays() {
+    let control = Control::create(TeamId([1, 2]), 70, 1).unwrap();
+    let all: Vec<usize> = (0..70).collect();
+    let start = control.standing();
+    assert_eq!((start.word, &start.members), (Word(0), &all));
+    assert!(control.decide(Word(0), 3, &[0, 3, 64, 69]));
+    assert!(!control.decide(Word(0), 5, &[5]), "somebody else has");
+    let first = control.standing();
+    assert_eq!((first.word, &first.members[..]), (Word::new(1, 3), &[0, 3, 64, 69][..]));
+    // The same rank proposes again: until that is decided on, its set of before is what is read.
+    let stale = Word::new(1, 7);
+    assert!(!control.decide(stale, 3, &[3]));
+    assert_eq!(control.standing(), first);
+    assert!(control.decide(first.word, 3, &[3, 64]));
+    assert!(!control.confirm(first.word), "too late");
+    let second = control.standing();
+    assert_eq!(second.members, [3, 64]);
+    assert!(control.confirm(second.word) && control.confirm(second.word), "whoever comes through says so");
+    let last = control.standing();
+    assert_eq!((last.word, &last.members), (second.word.confirmed(), &second.members));
+    assert!(!control.decide(last.word, 64, &[64]) && !control.decide(second.word, 64, &[64]));
+    assert_eq!(control.standing(), last);
+}
+
+#[test]
+fn who_fails_after_the_others_are_through_is_excluded() {
+    let done = ranks("too-late", 3, |team| {
+        let limit = Duration::from_secs(2);
+        let made = team.shrink_with(limit, |smaller, deadline| {
+            smaller.barrier(deadline)?;
+            if team.rank() == 0 {
+                return Err(Error::PeerLeft { rank: 1, at: Box::default() });
+            }
+            Ok(())
+        });
+        if team.rank() == 0 {
+            let error = made.unwrap_err();
+            assert!(
+                matches!(&error, Error::Excluded { rank: 0, members, .. } if *members == [1, 2]),
+                "{error}"
+            );
+        } else {
+            assert_eq!(made.unwrap().0.size(), 3);
+        }
+    });
+    for result in done {
+        result.unwrap();
+    }
+}
+
+#[test]
 fn a_healthy_team_is_the_same_anew() {
     let done = ranks("healthy", 4, |team| {
         let again = team.shrink(AMPLE).unwrap();
@@ -60,8 +112,8 @@ fn survivors_of_a_panic_go_on() {
         }
         assert!(matches!(team.barrier(AMPLE), Err(Error::PeerLost { rank: 1, how: LostHow::Panicked, .. })));
         let started = Instant::now();
-        let rest = team.shrink(Duration::from_secs(3600)).unwrap();
-        // Nobody waits for the dead: the time alone would be half an hour.
+        let rest = team.shrink(4 * AMPLE).unwrap();
+        // Nobody waits for the dead, which would take half of the time.
         assert!(started.elapsed() < AMPLE);
         assert_eq!((rest.size(), rest.origin()), (3, &[0, 2, 3][..]));
         assert_eq!(rest.origin()[rest.rank()], team.rank());
