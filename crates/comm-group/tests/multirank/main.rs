@@ -29,6 +29,7 @@ fn main() -> std::process::ExitCode {
     ];
     let programs = [
         collective::PROGRAMS,
+        message::PROGRAMS,
         placement::PROGRAMS,
         fault::PROGRAMS,
         manager::PROGRAMS,

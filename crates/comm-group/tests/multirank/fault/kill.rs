@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::report::{Notice, in_time, is_lost};
 use super::{BACKEND, SOON, SUITE, dice};
+use crate::message;
 use crate::support::Any;
 
 const SPREAD: &[Layout] = &[Layout::Processes, Layout::Mixed];
@@ -27,9 +28,10 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// The points that a group passes: its own, and those of the window that it makes, signals through and reads. The others of
-/// a window are visited in comm-store.
+/// a window are visited in comm-store, and those of messages beside them.
 pub fn points() -> Vec<&'static str> {
-    [comm_group::POINTS, &["window.made", "window.notify", "window.read"]].concat()
+    let own = comm_group::POINTS.iter().filter(|point| !message::POINTS.contains(point));
+    own.copied().chain(["window.made", "window.notify", "window.read"]).collect()
 }
 
 /// The points that are passed when the group is made, and not inside a collective.
