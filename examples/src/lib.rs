@@ -9,6 +9,7 @@ use std::num::NonZero;
 use std::process::{Child, Command, Stdio};
 
 use comm_core::hub::Nonce;
+use comm_core::team::MAX_RANKS;
 
 pub use cli::{Devices, parse, refuse};
 
@@ -29,6 +30,9 @@ pub fn run(size: usize, rank: fn(usize, usize) -> Outcome) -> Outcome {
 
 /// What `rank(rank, size)` comes to for each of `size` ranks, which are threads of this process.
 pub fn threads<T: Send>(size: usize, rank: impl Fn(usize, usize) -> Outcome<T> + Sync) -> Outcome<Vec<T>> {
+    if size > MAX_RANKS {
+        return Err(format!("{size} ranks: a team has at most {MAX_RANKS}").into());
+    }
     let rank = &rank;
     std::thread::scope(|s| {
         let ranks: Vec<_> = (0..size).map(|r| s.spawn(move || rank(r, size))).collect();

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use comm_core::tensor::DType;
 
+use crate::bench::case::{Memory, Mode, Redop};
 use crate::fail::Fail;
 use crate::out::People;
 
@@ -36,6 +38,19 @@ pub enum Command {
     /// `bit-identical: yes`, or names the first difference.
     #[command(after_help = STATUSES)]
     Demo(DemoArgs),
+    /// Time the operations of a group over sizes, and check every result
+    ///
+    /// One block for each operation and layout, in the columns of nccl-tests: `size(B)` is the large buffer of one
+    /// rank (the result of all_gather and gather, the input of reduce_scatter and scatter), `count` its elements,
+    /// `time(us)` the median over the iterations, of the slowest rank in each, `algbw` bytes over time in GB/s (10^9),
+    /// `busbw` that times nccl-tests' factor: 2(n-1)/n for all_reduce; (n-1)/n for all_gather, reduce_scatter,
+    /// alltoall, gather and scatter; else 1. A row takes about 0.2 s, at least 5 iterations, after a warm-up. Every
+    /// iteration begins with a barrier, which is not timed. Sizes are rounded up so that each rank gets the same.
+    ///
+    /// `#wrong` counts wrong elements on all ranks: each row is checked before and after it is timed. sendrecv sends to
+    /// the next rank and receives from the one before. See docs/performance.md.
+    #[command(after_help = STATUSES)]
+    Bench(BenchArgs),
     /// Run the unit, doc, example and multi-rank tests
     ///
     /// Needs Rust alone. The last line sums everything up: `N passed, N failed, N skipped`.
@@ -88,6 +103,9 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// All of them.
+    pub const ALL: [Layout; 3] = [Layout::Threads, Layout::Processes, Layout::Mixed];
+
     /// The name on the command line and in rows.
     pub fn name(self) -> &'static str {
         match self {
@@ -116,13 +134,84 @@ pub struct DemoArgs {
     pub json: Json,
 }
 
+/// Options of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// How many ranks take part
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=MAX_RANKS))]
+    pub ranks: u64,
+    /// Layouts: threads, processes, mixed (two processes; from 3 ranks on), or all
+    #[arg(long, value_name = "LAYOUT,...", value_delimiter = ',', default_value = "threads", value_parser = ["threads", "processes", "mixed", "all"])]
+    pub layout: Vec<String>,
+    /// Operations: all_reduce, all_gather, reduce_scatter, alltoall, broadcast, reduce, gather, scatter, sendrecv,
+    /// barrier, or all
+    #[arg(long, value_name = "OP,...", value_delimiter = ',', default_value = "all", hide_possible_values = true, value_parser = ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "gather", "scatter", "sendrecv", "barrier", "all"])]
+    pub op: Vec<String>,
+    /// Smallest size, in bytes; K, M, G are 2^10, 2^20, 2^30
+    #[arg(long, value_name = "BYTES", default_value = "8", value_parser = bytes)]
+    pub min_bytes: u64,
+    /// Largest size [default: 256M; with --check 64K]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub max_bytes: Option<u64>,
+    /// Each size is so many times the one before
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
+    pub factor: u64,
+    /// Element type, for example f32, bf16, f8e4m3, i64, bool, complex64
+    #[arg(long, value_name = "DTYPE", default_value = "f32")]
+    pub dtype: DType,
+    /// Operator of all_reduce, reduce_scatter and reduce
+    #[arg(long, value_enum, default_value_t = Redop::Sum)]
+    pub redop: Redop,
+    /// Where inputs lie, and buffers for results
+    #[arg(long, value_enum, default_value_t = Memory::Arena)]
+    pub memory: Memory,
+    /// How operations are called
+    #[arg(long, value_enum, default_value_t = Mode::Return)]
+    pub mode: Mode,
+    /// The special rank of broadcast, reduce, gather and scatter
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    pub root: u64,
+    /// Check results only: nothing is timed
+    #[arg(long)]
+    pub check: bool,
+    /// Make results wrong, to show that it is seen
+    #[arg(long, hide = true)]
+    pub spoil: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+impl BenchArgs {
+    /// The largest size.
+    pub fn max_bytes(&self) -> u64 {
+        let usual = if self.check { 64 << 10 } else { 256 << 20 };
+        self.max_bytes.unwrap_or_else(|| usual.max(self.min_bytes))
+    }
+
+    /// Whether this operation was asked for.
+    pub fn asks_for(&self, op: &str) -> bool {
+        self.op.iter().any(|asked| asked == op || asked == "all")
+    }
+}
+
+/// A number of bytes with or without a suffix.
+fn bytes(text: &str) -> Result<u64, String> {
+    let units = [('K', 10), ('M', 20), ('G', 30)];
+    let unit = units.iter().find_map(|&(suffix, shift)| Some((text.strip_suffix(suffix)?, shift)));
+    let (digits, shift) = unit.unwrap_or((text, 0));
+    let number = digits.parse::<u64>().ok().filter(|&n| n > 0);
+    number
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| "expected a number of bytes above 0, with K, M, G or nothing behind it".to_owned())
+}
+
 /// Options of `test`.
 #[derive(Debug, Args)]
 pub struct TestArgs {
     /// Run the loom models alone: every interleaving of the lock-free parts, up to a bound
     #[arg(long, conflicts_with = "lane")]
     pub loom: bool,
-    /// Run one slow lane alone, by its name; there is none yet
+    /// Run one slow lane alone, by its name: interop (tensors of candle, which takes minutes to build)
     #[arg(long, value_name = "NAME")]
     pub lane: Option<String>,
     #[command(flatten)]
@@ -217,7 +306,7 @@ fn help_for(args: &[OsString]) -> String {
 /// clap explains in paragraphs: what is wrong, tips, and how it is done right. The first two make one line.
 fn one_line(error: &clap::Error, hint: &str) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return format!("a command is missing: demo, test, test-multirank or lint (see {hint})");
+        return format!("a command is missing: demo, bench, test, test-multirank or lint (see {hint})");
     }
     let text = error.to_string();
     let what: Vec<&str> = text
@@ -269,6 +358,26 @@ mod tests {
     }
 
     #[test]
+    fn sizes_of_the_benchmark() {
+        let Ok(Parsed::Command(Command::Bench(b))) = parse_words("bench") else { panic!() };
+        assert_eq!((b.ranks, b.min_bytes, b.max_bytes(), b.factor), (4, 8, 256 << 20, 4));
+        assert!(b.asks_for("barrier") && b.asks_for("all_reduce") && !b.check);
+        let line = "bench --min-bytes 1M --op reduce,gather --check --layout threads,mixed --dtype bf16 --redop bit_xor";
+        let Ok(Parsed::Command(Command::Bench(b))) = parse_words(line) else { panic!() };
+        assert_eq!(
+            (b.min_bytes, b.max_bytes(), b.dtype, b.redop),
+            (1 << 20, 1 << 20, DType::BF16, Redop::BitXor)
+        );
+        assert!(b.asks_for("gather") && !b.asks_for("all_gather"));
+        for (text, expected) in [("1", 1), ("12K", 12 << 10), ("3M", 3 << 20), ("2G", 2 << 30)] {
+            assert_eq!(bytes(text), Ok(expected));
+        }
+        for wrong in ["", "0", "K", "-1", "1.5M", "8k", "8KB", "99999999999G", "18446744073709551616"] {
+            assert!(usage(&format!("bench --min-bytes={wrong}")).contains("--min-bytes"), "{wrong}");
+        }
+    }
+
+    #[test]
     fn wrong_calls_get_one_line_and_a_hint() {
         for ranks in ["0", "65", "1000", "-1", "four", "4.0"] {
             let line = usage(&format!("demo --ranks={ranks}"));
@@ -281,6 +390,10 @@ mod tests {
         assert!(usage("demo --weights").contains("--weights"));
         assert!(usage("test-multirank --world 2,,4").contains("--world"));
         assert!(usage("test-multirank --layout ring").contains("layout"));
+        assert!(usage("bench --ranks 1").contains("2..=64"));
+        assert!(usage("bench --op allreduce").contains("all_reduce"));
+        assert!(usage("bench --dtype float").contains("bf16"));
+        assert!(usage("bench --factor 1").contains("--factor"));
         assert!(usage("test --loom --lane peers").contains("cannot be used with"));
         assert!(usage("polish").contains("polish"));
         assert!(usage("").contains("a command is missing"));
@@ -289,7 +402,9 @@ mod tests {
 
     #[test]
     fn help_is_not_an_error() {
-        for line in ["--help", "help", "demo --help", "test -h", "help test-multirank", "lint --help"] {
+        for line in
+            ["--help", "help", "demo --help", "bench --help", "test -h", "help test-multirank", "lint --help"]
+        {
             let Ok(Parsed::Help(text)) = parse_words(line) else { panic!("{line}") };
             assert!(text.contains("Usage: cargo xtask"), "{text}");
         }

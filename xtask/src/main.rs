@@ -3,6 +3,7 @@
 //! Results go to stdout, progress to stderr. Exit status 0 is fine, 1 means that a check failed, and 2 that
 //! the call was wrong or an input is missing, which one line says.
 
+mod bench;
 mod cargo;
 mod cli;
 mod demo;
@@ -11,6 +12,7 @@ mod fail;
 mod lint;
 mod multirank;
 mod out;
+mod ranks;
 mod report;
 mod test;
 
@@ -20,8 +22,8 @@ use cli::Command;
 use fail::Fail;
 
 fn main() -> ExitCode {
-    // The ranks of the demo are started as this same program.
-    if let Some(code) = demo::child_main() {
+    // Ranks are started as this same program.
+    if let Some(code) = comm_testkit::child_main(&[demo::RANK, bench::RANK]) {
         return code;
     }
     let outcome = match cli::parse(std::env::args_os()) {
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Fail> {
     match command {
         Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Test(args) => test::run(&args),
         Command::TestMultirank(args) => multirank::run(&args),
         Command::Lint(args) => lint::run(&args),

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: unit, doc, example and multi-rank tests; with `--loom` the models alone.
+//! `cargo xtask test`: unit, doc, example and multi-rank tests; with `--loom` the models alone, with `--lane` a slow lane.
 
 use std::process::Command;
 use std::time::Instant;
@@ -15,8 +15,17 @@ use crate::report::{Counts, check_writable, write_rows};
 /// The crates whose library holds loom models, in modules called `loom_models`.
 const LOOM_CRATES: &[&str] = &["comm-core", "comm-store"];
 
-/// The slow lanes of `--lane`.
-const LANES: &[&str] = &[];
+/// A step's name, and the arguments of its `cargo test`.
+type Call = (&'static str, &'static [&'static str]);
+
+/// The slow lanes of `--lane`, and the calls of each.
+const LANES: &[(&str, &[Call])] = &[(
+    "interop",
+    &[
+        ("interop", &["-p", "comm-core", "--features", "candle", "--lib", "--no-fail-fast", "interop"]),
+        ("interop, doc", &["-p", "comm-core", "--features", "candle", "--doc", "--no-fail-fast", "interop"]),
+    ],
+)];
 
 /// One step and what came of it.
 #[derive(Debug, Serialize)]
@@ -33,16 +42,19 @@ struct Row {
 /// # Errors
 /// [`Fail::Check`] if a test failed, [`Fail::Usage`] for a lane that there is not.
 pub fn run(args: &TestArgs) -> Result<(), Fail> {
-    if let Some(lane) = &args.lane {
-        let known = if LANES.is_empty() { "there is none yet".to_owned() } else { LANES.join(", ") };
-        return Err(Fail::usage(format!("unknown lane {lane:?} (lanes: {known})")));
-    }
+    let lane = args.lane.as_deref().map(lane).transpose()?;
     check_writable(&args.json)?;
     let workspace = Workspace::read()?;
     let people = args.json.people();
     let show = |line: &str| people.line(line);
     let mut rows = Vec::new();
-    if args.loom {
+    if let Some(calls) = lane {
+        for (name, flags) in calls {
+            let mut command = cargo(["test"]);
+            command.args(*flags);
+            rows.push(some(step(name, &mut command, &show)?));
+        }
+    } else if args.loom {
         for krate in LOOM_CRATES.iter().filter(|k| workspace.has(k)) {
             rows.push(models(krate, &show)?);
         }
@@ -62,6 +74,14 @@ pub fn run(args: &TestArgs) -> Result<(), Fail> {
     total.verdict()
 }
 
+/// The calls of a lane.
+fn lane(name: &str) -> Result<&'static [(&'static str, &'static [&'static str])], Fail> {
+    LANES.iter().find(|(known, _)| *known == name).map(|(_, calls)| *calls).ok_or_else(|| {
+        let known: Vec<&str> = LANES.iter().map(|(known, _)| *known).collect();
+        Fail::usage(format!("unknown lane {name:?} (lanes: {})", known.join(", ")))
+    })
+}
+
 /// Everything but doc tests and the multi-rank targets, whose harness is not libtest. The examples are programs: a
 /// test of theirs builds and runs them.
 fn unit_tests(workspace: &Workspace) -> Command {
@@ -79,12 +99,16 @@ fn models(krate: &str, show: &dyn Fn(&str)) -> Result<Row, Fail> {
     let mut command = cargo(["test", "-p", krate, "--lib", "--release", "--no-fail-fast", "loom"]);
     with_flags(&mut command, "RUSTFLAGS", "--cfg loom");
     command.env("CARGO_TARGET_DIR", target_dir().join("loom"));
-    let mut row = step(&format!("loom models of {krate}"), &mut command, show)?;
+    Ok(some(step(&format!("loom models of {krate}"), &mut command, show)?))
+}
+
+/// Turns a step in which nothing ran, though there are tests for it, into a failure.
+fn some(mut row: Row) -> Row {
     if row.passed + row.failed == 0 {
-        note(&format!("error: {krate} is said to have loom models, and none ran"));
+        note(&format!("error: there are said to be tests ({}), and none ran", row.step));
         row.failed = 1;
     }
-    Ok(row)
+    row
 }
 
 /// Runs one `cargo test`, shows its lines, and sums up the closing ones.
@@ -158,7 +182,14 @@ mod tests {
         let args = TestArgs { loom: false, lane: Some("peers".to_owned()), json: Default::default() };
         let Err(fail) = run(&args) else { panic!("it ran") };
         assert_eq!(fail.status(), 2);
-        assert!(fail.line().is_some_and(|l| l.contains("peers")));
+        assert!(fail.line().is_some_and(|l| l.contains("peers") && l.contains("interop")));
+        assert_eq!(lane("interop").map(<[_]>::len).unwrap_or(0), 2);
+    }
+
+    #[test]
+    fn a_step_without_its_tests_is_a_failure() {
+        let empty = || row("made up", Counts::default(), Instant::now());
+        assert_eq!((some(empty()).failed, some(Row { passed: 1, ..empty() }).failed), (1, 0));
     }
 
     #[test]

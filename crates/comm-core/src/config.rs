@@ -64,9 +64,16 @@ pub const ARENA_MAX_BYTES: Setting = Setting {
     default: "half of MemAvailable at first use",
     meaning: "Most bytes of shared memory that the arenas of one process may hold at once.",
 };
+/// Folder for what ranks have to say about a failure.
+#[doc(alias = "TORCH_FR_DUMP_TEMP_FILE")]
+pub const DUMP_DIR: Setting = Setting {
+    name: "COMM_DUMP_DIR",
+    default: "not set: nothing is written",
+    meaning: "A directory, made if it is missing, into which each rank of a group writes its last operations when one fails and the team is over: a file of Chrome trace events for each team and rank.",
+};
 
 /// All settings, in the order of the documentation.
-pub const TABLE: &[Setting] = &[INSTANCE_ID, RUNTIME_DIR, TIMEOUT_MS, ARENA_MAX_BYTES];
+pub const TABLE: &[Setting] = &[INSTANCE_ID, RUNTIME_DIR, TIMEOUT_MS, ARENA_MAX_BYTES, DUMP_DIR];
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -85,6 +92,7 @@ pub fn check() -> Result<(), ConfigError> {
     read_timeout()?;
     arena_max_bytes()?;
     runtime_dir()?;
+    dump_dir()?;
     text(INSTANCE_ID)?;
     Ok(())
 }
@@ -123,6 +131,14 @@ pub fn arena_max_bytes() -> Result<Option<u64>, ConfigError> {
 /// [`ConfigError`] if the variable is set but empty.
 pub fn runtime_dir() -> Result<Option<PathBuf>, ConfigError> {
     Ok(text(RUNTIME_DIR)?.map(PathBuf::from))
+}
+
+/// The folder for what ranks have to say about a failure; `None` if they say nothing.
+///
+/// # Errors
+/// [`ConfigError`] if the variable is set but empty.
+pub fn dump_dir() -> Result<Option<PathBuf>, ConfigError> {
+    Ok(text(DUMP_DIR)?.map(PathBuf::from))
 }
 
 /// A variable as text; `None` when it is not set.

@@ -8,6 +8,7 @@
 //! | [`Error::Timeout`] in a symmetric operation | over, on every rank |
 //! | [`Error::Timeout`] in a one-sided wait | unchanged |
 //! | [`Error::PeerLeft`] | over for the operations that need that rank |
+//! | [`Error::Excluded`] | unchanged; the others go on in a smaller one |
 //! | [`Error::OutOfMemory`], [`Error::Io`], [`Error::BadPeer`] inside a symmetric operation | over: the other ranks get [`Error::Aborted`] |
 //! | everything else | unchanged |
 //!
@@ -130,6 +131,16 @@ pub enum Error {
         /// The rank that left.
         rank: usize,
         /// Where this rank noticed.
+        at: Box<At>,
+    },
+    /// The survivors of a team have gone on in a smaller one without this rank, which did not come in time.
+    #[error("rank {rank} is excluded: {} go on without it [{at}]", List(members))]
+    Excluded {
+        /// The caller's own rank.
+        rank: usize,
+        /// The ranks that go on, ascending.
+        members: Vec<usize>,
+        /// Where this rank learned of it.
         at: Box<At>,
     },
     /// Somebody ended the team on purpose, or had to.
@@ -277,6 +288,7 @@ impl Error {
         match self {
             Error::PeerLost { at, .. }
             | Error::PeerLeft { at, .. }
+            | Error::Excluded { at, .. }
             | Error::Aborted { at, .. }
             | Error::Timeout { at, .. }
             | Error::Mismatch { at, .. } => Some(at),
@@ -291,6 +303,7 @@ impl Error {
         match self {
             Error::PeerLost { at, .. }
             | Error::PeerLeft { at, .. }
+            | Error::Excluded { at, .. }
             | Error::Aborted { at, .. }
             | Error::Timeout { at, .. }
             | Error::Mismatch { at, .. } => Some(at),

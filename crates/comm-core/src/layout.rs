@@ -21,12 +21,16 @@ pub(crate) const HASH: u64 = hash(&[
     size_of::<ParkWord>(),
     size_of::<Head>(),
     offset_of!(Head, ending),
+    offset_of!(Head, successor),
     size_of::<RankLine>(),
     offset_of!(RankLine, joined),
+    offset_of!(RankLine, coming),
     offset_of!(RankLine, board),
+    offset_of!(RankLine, saying),
     offset_of!(RankLine, status),
     offset_of!(RankLine, waits),
     offset_of!(RankLine, report),
+    offset_of!(RankLine, proposals),
     size_of::<ProcessLine>(),
 ]);
 

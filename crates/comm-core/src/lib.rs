@@ -58,5 +58,9 @@ pub const POINTS: &[&str] = &[
     "barrier.met",
     "exchange.begun",
     "exchange.met",
+    "shrink.coming",
+    "shrink.chosen",
+    "shrink.joined",
+    "shrink.built",
     "leave",
 ];

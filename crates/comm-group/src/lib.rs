@@ -14,6 +14,12 @@
 //! **Costs.** Ranks speak to each other through a [window](comm_store::window) alone: signals, letters, and tensors exposed
 //! in place. [`cost()`] tells what an operation takes, [`ThreadGroup::costs`] what it took.
 //!
+//! **Many groups.** A [`ThreadGroupManager`] makes the group of a list of ids when it is first asked for. When a rank is lost,
+//! the others go on by [`ThreadGroup::shrink`].
+//!
+//! **What happened.** Each rank keeps its last operations ([`ThreadGroup::recent`]), and with `COMM_DUMP_DIR` set writes them
+//! down when one fails and the team is over.
+//!
 //! **Exact order.** A reduction starts from rank 0's value and goes in rank order, so its bits depend on the inputs
 //! alone: not on timing, sizes, or how ranks are spread over threads and processes. [`ReduceOp`] has the operators, their
 //! dtypes and their rounding.
@@ -42,9 +48,12 @@
 
 mod agreement;
 mod cost;
+mod dump;
 mod group;
+mod manager;
 pub mod placement;
 mod plan;
+mod recorder;
 mod reduce;
 mod request;
 mod same_device;
@@ -53,11 +62,21 @@ mod work;
 
 pub use cost::{Operation, cost};
 pub use group::ThreadGroup;
+pub use manager::{DeviceKind, ThreadGroupKey, ThreadGroupManager, Watch};
 pub use placement::{DeviceMesh, Placement};
+pub use recorder::{OpRecord, OpState};
 pub use reduce::{Factor, ReduceOp};
 pub use shard::{replicate_to_shard, shard_sizes};
 pub use work::Work;
 
 /// The fault points of this crate; see [`comm_core::points`].
-pub const POINTS: &[&str] =
-    &["group.made", "group.described", "group.agreed", "group.reduced", "group.gathered", "group.done"];
+pub const POINTS: &[&str] = &[
+    "group.made",
+    "group.described",
+    "group.agreed",
+    "group.reduced",
+    "group.gathered",
+    "group.done",
+    "group.posted",
+    "group.claimed",
+];

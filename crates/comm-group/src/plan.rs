@@ -62,19 +62,16 @@ pub(crate) fn plan(op: Op, letters: &[Letter], rank: usize) -> Result<Option<Pla
         reduce.check(dtype)?;
     }
     let sizes = Sizes::read(op, letters, &inputs)?;
-    // Every rank looks at all results, so that a buffer that one rank has of another shape is everybody's verdict.
+    // Every rank looks at all results, so that one that cannot be, or a buffer of another shape, is everybody's verdict.
     for (peer, letter) in letters.iter().enumerate() {
-        let Some(out) = letter.descriptor.out() else { continue };
-        let shape = result_shape(op, &inputs, &sizes, peer)?;
-        if shape.as_ref().is_some_and(|shape| out_code(shape, dtype) != out) {
-            let (theirs, others) = ("another".into(), format!("{dtype} {:?}", shape.unwrap_or_default()));
+        let Some(shape) = result_shape(op, &inputs, &sizes, peer)? else { continue };
+        check_size(name, &shape, dtype)?;
+        if letter.descriptor.out().is_some_and(|out| out != out_code(&shape, dtype)) {
+            let (theirs, others) = ("another".into(), format!("{dtype} {shape:?}"));
             return Err(Error::Mismatch { rank: peer, field: "output", theirs, others, at: Box::default() });
         }
     }
     let shape = result_shape(op, &inputs, &sizes, rank)?;
-    if let Some(shape) = &shape {
-        check_size(name, shape, dtype)?;
-    }
     let work = match (&shape, op) {
         (_, Op::AllGatherVec) => Work::Apart,
         (_, Op::AllReduce(_)) => Work::ReduceAll { root: None },
@@ -112,12 +109,13 @@ impl Sizes {
         let whole = match op {
             Op::ReduceScatter { dim, .. } => inputs[0].get(dim).copied(),
             Op::Scatter { dim, root } => inputs[root].get(dim).copied(),
-            Op::AllToAll { from, to } if from == to => total(name, inputs, from).ok(),
+            Op::AllToAll { from, to } if from == to => Some(total(name, inputs, from)?),
             Op::AllToAll { to, .. } => inputs[0].get(to).copied(),
             Op::AllToAllRows => return Sizes::rows(letters, inputs),
             _ => return Ok(Sizes::None),
         };
-        let no_dim = || Error::invalid(name, format!("no such dimension in shape {:?}", inputs[0]));
+        let shape = &inputs[op.root().unwrap_or(0)];
+        let no_dim = || Error::invalid(name, format!("no such dimension in shape {shape:?}"));
         let whole = whole.ok_or_else(no_dim)?;
         let all: Vec<&Vec<u64>> = letters.iter().map(|letter| &letter.sizes).collect();
         if let Some((odd, common)) = comm_core::team::odd_one_out(&all) {
@@ -160,7 +158,7 @@ impl Sizes {
         }
         for (rank, (sizes, shape)) in all.iter().zip(inputs).enumerate() {
             let sent = sizes[..n].iter().try_fold(0usize, |sum, &n| sum.checked_add(n));
-            if shape.first().copied() != sent {
+            if sent.is_none() || shape.first().copied() != sent {
                 let why = format!("rank {rank} sends {:?} rows of a tensor of shape {shape:?}", &sizes[..n]);
                 return Err(Error::invalid(OP, why));
             }
@@ -306,3 +304,6 @@ fn rebalance(
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests;

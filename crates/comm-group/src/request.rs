@@ -1,5 +1,6 @@
 //! What a rank asks a group for.
 
+use comm_core::Error;
 use comm_core::tensor::Tensor;
 
 use crate::agreement::Likeness;
@@ -160,16 +161,22 @@ pub(crate) struct Request {
     pub(crate) op: Op,
     pub(crate) input: Option<Tensor>,
     /// Sizes, in elements along a dimension, that the ranks must agree about: of the shards that come out, or of the rows
-    /// that are sent to each rank and then of those that come from each.
-    pub(crate) sizes: Vec<u64>,
+    /// that are sent to each rank and then of those that come from each. None: the rule says them.
+    pub(crate) sizes: Option<Vec<u64>>,
+    /// Why this rank cannot do it, if that is known before: the others are told so.
+    pub(crate) wrong: Option<Error>,
 }
 
 impl Request {
     pub(crate) fn new(op: Op, input: Option<&Tensor>) -> Request {
-        Request { op, input: input.cloned(), sizes: Vec::new() }
+        Request { op, input: input.cloned(), sizes: None, wrong: None }
     }
 
     pub(crate) fn with_sizes(self, sizes: impl IntoIterator<Item = usize>) -> Request {
-        Request { sizes: sizes.into_iter().map(|n| n as u64).collect(), ..self }
+        Request { sizes: Some(sizes.into_iter().map(|n| n as u64).collect()), ..self }
+    }
+
+    pub(crate) fn sizes(&self) -> &[u64] {
+        self.sizes.as_deref().unwrap_or_default()
     }
 }

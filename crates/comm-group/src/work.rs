@@ -35,6 +35,8 @@ const LONG: Duration = Duration::from_secs(3600);
 pub struct Work<T> {
     place: Arc<OneShot<Result<T>>>,
     op: &'static str,
+    /// Whether the result has been given out: there is no second one to wait for.
+    taken: bool,
 }
 
 impl<T> fmt::Debug for Work<T> {
@@ -47,8 +49,9 @@ impl<T> Work<T> {
     /// Waits until the operation is over. It has a deadline of its own, so this ends.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken.
     pub fn wait(self) -> Result<T> {
+        self.not_taken()?;
         loop {
             // The operation's deadline is what counts; it is the worker that keeps it.
             if let Some(outcome) = self.place.wait(LONG) {
@@ -57,12 +60,24 @@ impl<T> Work<T> {
         }
     }
 
-    /// Waits until then at most: nothing if the operation is not over, which goes on.
+    /// Waits until then at most: nothing if the operation is not over, which goes on. A result, or an error of the
+    /// operation, is given out once.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken.
     pub fn wait_timeout(&mut self, deadline: impl Into<Deadline>) -> Result<Option<T>> {
-        self.place.wait(deadline).transpose()
+        self.not_taken()?;
+        let outcome = self.place.wait(deadline);
+        self.taken = outcome.is_some();
+        outcome.transpose()
+    }
+
+    fn not_taken(&self) -> Result<()> {
+        if self.taken {
+            Err(Error::invalid(self.op, "the result of this work has been taken"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the operation is over, and its result not taken yet.
@@ -77,14 +92,21 @@ impl<T> Future for Work<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        self.place.poll(context)
+        let this = self.get_mut();
+        if let Err(error) = this.not_taken() {
+            return Poll::Ready(Err(error));
+        }
+        let outcome = this.place.poll(context);
+        this.taken = outcome.is_ready();
+        outcome
     }
 }
 
-type Job = Box<dyn FnOnce(&Inner) + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
 /// What has been started in a group and is not over: first in, first out, moved by one thread, which there is from the first
-/// start on. It holds the group until all is done, and longer than that only while the group has a handle.
+/// start on. What is pending holds the group, and lets go of it before its result is there: who has all results and drops
+/// the group has left it then, and not when that thread comes to it.
 #[derive(Default)]
 pub(crate) struct Queue {
     worker: Mutex<Option<Sender<Job>>>,
@@ -116,6 +138,33 @@ impl Drop for Ticket {
     }
 }
 
+/// Who sets the result of a work. Dropped before, by a panic of this job or of one before it, it says so: nobody waits for
+/// what does not come.
+struct Setter<T> {
+    place: Option<Arc<OneShot<Result<T>>>>,
+    op: &'static str,
+}
+
+impl<T> Setter<T> {
+    fn set(mut self, outcome: Result<T>) {
+        if let Some(place) = self.place.take() {
+            place.set(outcome);
+        }
+    }
+}
+
+impl<T> Drop for Setter<T> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place.take() {
+            place.set(Err(fallen(self.op)));
+        }
+    }
+}
+
+fn fallen(op: &'static str) -> Error {
+    Error::invalid(op, "the thread that moves operations is gone: one of them has panicked")
+}
+
 impl Queue {
     /// Starts an operation behind all that have been started before.
     pub(crate) fn start<T: Send + 'static>(
@@ -128,23 +177,24 @@ impl Queue {
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*worker {
             Some(sender) => sender,
-            None => worker.insert(spawn(group.clone())?),
+            None => worker.insert(spawn()?),
         };
         *self.pending.lock() += 1;
-        let (ticket, result) = (Ticket(self.pending.clone()), place.clone());
-        let job: Job = Box::new(move |group| {
-            let outcome = run(group);
+        let ticket = Ticket(self.pending.clone());
+        let result = Setter { place: Some(place.clone()), op };
+        let group = group.clone();
+        let job: Job = Box::new(move || {
+            let outcome = run(&group);
+            // The last one, if the handle is gone: with it the thread's own queue ends.
+            drop(group);
             // Before the result is there: who has it may call again, and finds nothing pending.
             drop(ticket);
             result.set(outcome);
         });
         if sender.send(job).is_err() {
-            return Err(Error::invalid(
-                op,
-                "the thread that moves operations is gone: one of them has panicked",
-            ));
+            return Err(fallen(op));
         }
-        Ok(Work { place, op })
+        Ok(Work { place, op, taken: false })
     }
 
     /// Waits until nothing is pending: blocking operations go behind those that have been started.
@@ -154,17 +204,178 @@ impl Queue {
             count = self.pending.none.wait(count).unwrap_or_else(PoisonError::into_inner);
         }
     }
-
-    /// Lets the worker end when it has done what is pending.
-    pub(crate) fn close(&self) {
-        self.worker.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
 }
 
-fn spawn(group: Arc<Inner>) -> Result<Sender<Job>> {
+fn spawn() -> Result<Sender<Job>> {
     let (sender, jobs) = unbounded::<Job>();
-    let body = move || jobs.iter().for_each(|job| job(&group));
+    let body = move || jobs.iter().for_each(|job| job());
     let spawned = thread::Builder::new().name("comm-work".into()).spawn(body);
     spawned.map_err(|error| Error::io("starting the thread that moves operations", error))?;
     Ok(sender)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+    use std::task::{Wake, Waker};
+
+    use comm_core::team::Team;
+
+    use super::*;
+    use crate::ThreadGroup;
+
+    const AMPLE: Duration = Duration::from_secs(20);
+
+    fn alone(name: &str) -> ThreadGroup {
+        ThreadGroup::new(Team::join(name, 0, 1, AMPLE).unwrap(), AMPLE).unwrap()
+    }
+
+    /// What the group does, with the code of a test in place of an operation.
+    fn start<T: Send + 'static>(
+        group: &ThreadGroup,
+        run: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Work<T> {
+        let inner = group.inner();
+        inner.queue().start(inner, "test", |_| run()).unwrap()
+    }
+
+    #[test]
+    fn jobs_go_one_after_the_other_in_order() {
+        let group = alone("work-order");
+        let (tell, told) = channel();
+        let works: Vec<Work<usize>> = (0..50)
+            .map(|i| {
+                let tell = tell.clone();
+                start(&group, move || {
+                    tell.send(i).unwrap();
+                    Ok(i)
+                })
+            })
+            .collect();
+        // Waited for from the last to the first.
+        for (i, work) in works.into_iter().enumerate().rev() {
+            assert_eq!(work.wait().unwrap(), i);
+        }
+        drop(tell);
+        assert_eq!(told.iter().collect::<Vec<_>>(), (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_timeout_takes_nothing_and_a_result_is_taken_once() {
+        let group = alone("work-once");
+        let (open, gate) = channel::<()>();
+        let mut work = start(&group, move || {
+            gate.recv().unwrap();
+            Ok(7)
+        });
+        assert!(work.wait_timeout(Duration::from_millis(5)).unwrap().is_none() && !work.is_ready());
+        assert_eq!(format!("{work:?}"), "Work(test, in flight)");
+        open.send(()).unwrap();
+        assert_eq!(work.wait_timeout(AMPLE).unwrap(), Some(7));
+        // There is no second one, and nobody waits for it.
+        assert!(!work.is_ready());
+        let taken = |error: Error| assert!(error.to_string().contains("taken"), "{error}");
+        taken(work.wait_timeout(AMPLE).unwrap_err());
+        taken(work.wait().unwrap_err());
+    }
+
+    #[test]
+    fn an_error_is_the_works_and_is_given_once_too() {
+        let group = alone("work-error");
+        let mut work = start::<()>(&group, || Err(Error::bad_peer("as asked for")));
+        assert!(matches!(work.wait_timeout(AMPLE), Err(Error::BadPeer { .. })));
+        assert!(matches!(work.wait(), Err(Error::InvalidArgument { .. })));
+        assert_eq!(start(&group, || Ok(1)).wait().unwrap(), 1, "the worker goes on");
+    }
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_task_is_woken_and_polled_again_gets_an_error() {
+        let group = alone("work-task");
+        let (open, gate) = channel::<()>();
+        let mut work = start(&group, move || {
+            gate.recv().unwrap();
+            Ok("done")
+        });
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        let mut context = Context::from_waker(&waker);
+        assert!(Pin::new(&mut work).poll(&mut context).is_pending());
+        assert_eq!(count.0.load(Ordering::SeqCst), 0);
+        open.send(()).unwrap();
+        while count.0.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Ok("done"))));
+        assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Err(_))));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_job_that_panicked_or_was_behind_it() {
+        let group = alone("work-panic");
+        let (open, gate) = channel::<()>();
+        let falls = start::<()>(&group, move || {
+            gate.recv().unwrap();
+            panic!("on purpose");
+        });
+        let behind = start(&group, || Ok(1));
+        open.send(()).unwrap();
+        for outcome in [falls.wait(), behind.wait().map(drop)] {
+            let error = outcome.unwrap_err();
+            assert!(error.to_string().contains("panicked"), "{error}");
+        }
+        group.inner().queue().drain();
+        // The channel is closed by the end of the thread, which may be a moment away.
+        loop {
+            match group.inner().queue().start(group.inner(), "test", |_| Ok(1)) {
+                Err(error) => break assert!(error.to_string().contains("panicked"), "{error}"),
+                Ok(work) => drop(work.wait()),
+            }
+        }
+    }
+
+    /// Who has the last result and drops the group has left when that returns: its process may end.
+    #[test]
+    fn after_the_last_result_only_the_handle_holds_the_group() {
+        for round in 0..300 {
+            let group = alone(&format!("work-left-{round}"));
+            let member = std::sync::Arc::clone(group.team());
+            start(&group, || Ok(())).wait().unwrap();
+            drop(group);
+            assert!(matches!(member.check("test"), Err(Error::PeerLeft { .. })), "round {round}");
+        }
+    }
+
+    #[test]
+    fn what_is_pending_is_waited_for_and_what_is_dropped_is_done() {
+        let group = alone("work-drain");
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..20 {
+            let done = done.clone();
+            let work = start(&group, move || Ok(done.fetch_add(1, Ordering::SeqCst)));
+            drop(work);
+        }
+        group.inner().queue().drain();
+        assert_eq!(done.load(Ordering::SeqCst), 20);
+        // The group's handle goes, its pending work does not.
+        let (open, gate) = channel::<()>();
+        let last = {
+            let done = done.clone();
+            start(&group, move || {
+                gate.recv().unwrap();
+                Ok(done.fetch_add(1, Ordering::SeqCst))
+            })
+        };
+        drop(group);
+        open.send(()).unwrap();
+        assert_eq!(last.wait().unwrap(), 20);
+    }
 }

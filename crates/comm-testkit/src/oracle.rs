@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+pub mod collective;
 mod exact;
 pub mod reduce;
 

@@ -28,7 +28,7 @@ use crate::fail::{Fail, one_line};
 use crate::report::{check_writable, write_rows};
 use weights::{Choice, Weights};
 
-pub use launch::child_main;
+pub use launch::RANK;
 
 /// Runs the demo.
 ///

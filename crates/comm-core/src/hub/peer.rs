@@ -74,6 +74,12 @@ impl Peer {
         self.dead.load(Ordering::Acquire)
     }
 
+    /// Whether its process is dead by the surest sign that there is: what it could write may be used for something else. (It
+    /// may be dead and this process not have been told, if the link had broken before.)
+    pub(crate) fn is_past_writing(&self) -> bool {
+        if self.robust { self.life.is_dead() } else { self.is_dead() }
+    }
+
     pub(super) fn mark_dead(&self) {
         self.dead.store(true, Ordering::Release);
         drop(self.lock());

@@ -250,8 +250,12 @@ impl Reactor {
                 continue;
             }
             timer.fired.store(true, Ordering::Release);
-            let waker = lock(&timer.waker).clone();
-            guarded(|| waker.wake());
+            // To clone and to drop a waker is the user's code as well, and this may be the last handle of the timer.
+            guarded(move || {
+                let waker = lock(&timer.waker).clone();
+                waker.wake();
+                drop(timer);
+            });
         }
     }
 

@@ -39,7 +39,9 @@ pub(crate) struct Head {
     pub(crate) ending: AtomicU64,
     /// How many ranks have left, so that nobody looks for them while there are none.
     pub(crate) leavers: AtomicU64,
-    _line: [AtomicU64; 6],
+    /// Who goes on when the team shrinks; see `shrink`.
+    pub(crate) successor: AtomicU64,
+    _line: [AtomicU64; 5],
 }
 
 /// Text of at most `8 * N` bytes, padded with zeros.
@@ -111,6 +113,10 @@ pub(crate) struct Report {
     pub(crate) reason: Text<32>,
 }
 
+/// Whom a rank would go on with, by turns; see `shrink`.
+#[repr(C, align(64))]
+pub(crate) struct Proposals(pub(crate) [[AtomicU64; RANK_WORDS]; 2]);
+
 /// All that belongs to one rank.
 #[repr(C, align(64))]
 pub(crate) struct RankLine {
@@ -118,10 +124,15 @@ pub(crate) struct RankLine {
     pub(crate) joined: Cell,
     pub(crate) posted: Cell,
     pub(crate) taken: Cell,
+    /// The epoch for which the rank comes; see `shrink`.
+    pub(crate) coming: Cell,
     pub(crate) board: [AtomicU64; BOARD_BYTES / 8],
+    /// In what operation it says that: a hash of the name.
+    pub(crate) saying: AtomicU64,
     pub(crate) status: Status,
     pub(crate) waits: Waits,
     pub(crate) report: Report,
+    pub(crate) proposals: Proposals,
 }
 
 /// All that belongs to one process.

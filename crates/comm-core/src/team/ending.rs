@@ -176,6 +176,11 @@ impl TeamShared {
         })
     }
 
+    /// Whether the team is over because a thread of this rank has panicked.
+    pub(crate) fn has_panicked(&self, rank: usize) -> bool {
+        Ending::read(self.control()) == Some(Ending::Lost { rank, how: LostHow::Panicked })
+    }
+
     /// Whether the team is over.
     pub(crate) fn is_over(&self) -> bool {
         self.control().head().is_none_or(|head| head.ending.load(Ordering::Acquire) != 0)

@@ -33,6 +33,9 @@ const TOGETHER: Duration = Duration::from_millis(500);
 /// The first and the longest pause before coming again to a name that is not free yet.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
 
+/// How often one looks who might know that somebody will not come.
+const HEED: Duration = Duration::from_millis(20);
+
 /// A number of this thread's own.
 fn caller() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -50,6 +53,8 @@ pub(super) struct Joining<'a> {
     size: usize,
     deadline: Deadline,
     patience: Patience,
+    /// Whether it is known from elsewhere that somebody will not come.
+    heed: Option<&'a dyn Fn() -> Result<bool>>,
     address: Address,
     /// Whether the last attempt found the name in use by a team that this rank has left.
     name_lingers: bool,
@@ -74,11 +79,18 @@ impl<'a> Joining<'a> {
         rank: usize,
         size: usize,
         deadline: Deadline,
+        heed: Option<&'a dyn Fn() -> Result<bool>>,
     ) -> Result<Joining<'a>> {
         let address = hub.namespace().address("team", name)?;
         let patience = Patience::sleeping(deadline);
         let seen = BTreeMap::new();
-        Ok(Joining { hub, name, rank, size, deadline, patience, address, name_lingers: false, seen })
+        let name_lingers = false;
+        Ok(Joining { hub, name, rank, size, deadline, patience, heed, address, name_lingers, seen })
+    }
+
+    /// Whether somebody is known not to come.
+    fn is_hopeless(&self) -> Result<bool> {
+        self.heed.map_or(Ok(false), |heed| heed())
     }
 
     /// Comes until welcomed, refused, or out of time; then opens the team.
@@ -91,6 +103,7 @@ impl<'a> Joining<'a> {
                     return self.open(*welcome, fds);
                 }
                 Attempt::GaveUp => return Err(self.timed_out()),
+                Attempt::Again { .. } if self.is_hopeless()? => return Err(self.timed_out()),
                 Attempt::Again { pause: false } => {}
                 Attempt::Again { pause: true } => {
                     if let Next::GiveUp = self.patience.next() {
@@ -161,7 +174,9 @@ impl<'a> Joining<'a> {
                 Ok(None) | Err(Errno::CONNRESET) => return Ok(Attempt::Again { pause: true }),
                 Err(Errno::AGAIN) => match self.patience.next() {
                     Next::Look => {}
-                    Next::Sleep(slice) => socket.await_readable(slice),
+                    Next::Sleep(slice) if self.heed.is_none() => socket.await_readable(slice),
+                    Next::Sleep(_) if self.is_hopeless()? => return self.last_words(&socket),
+                    Next::Sleep(slice) => socket.await_readable(slice.min(HEED)),
                     Next::GiveUp => return self.last_words(&socket),
                 },
                 Err(Errno::MSGSIZE) => return Err(Error::bad_peer("an answer that is too large")),

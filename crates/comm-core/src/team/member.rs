@@ -29,6 +29,10 @@ pub struct Member {
     pub(super) seq: AtomicU64,
     /// Whether a thread is inside an operation.
     pub(super) inside: AtomicBool,
+    /// Whether this rank holds the name of the team no longer.
+    pub(super) nameless: AtomicBool,
+    /// For a team that was made of another one: which rank of that each rank of this one is.
+    pub(super) origin: Vec<usize>,
 }
 
 impl fmt::Debug for Member {
@@ -62,8 +66,49 @@ impl Member {
         Ok(())
     }
 
+    /// Whether something has ended the team. A rank that has left in good order has not.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    ///
+    /// let team = Team::join("over-example", 0, 1, Deadline::default())?;
+    /// assert!(!team.is_over());
+    /// team.abort("enough");
+    /// assert!(team.is_over());
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    pub fn is_over(&self) -> bool {
+        self.shared.is_over()
+    }
+
+    /// Holds the name of a team that is over no longer for this rank, so that the next team can have it while there are
+    /// still handles of this one. The name is free when all ranks have done so, left or died. Does nothing while the team
+    /// goes on.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    ///
+    /// let old = Team::join("heirloom", 0, 1, Deadline::default())?;
+    /// old.abort("enough");
+    /// old.free_name();
+    /// let new = Team::join("heirloom", 0, 1, Deadline::default())?;
+    /// assert_ne!(old.id(), new.id());
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    pub fn free_name(&self) {
+        if !fork::is_forked() && self.is_over() {
+            self.let_name_go();
+        }
+    }
+
+    pub(super) fn let_name_go(&self) {
+        if !self.nameless.swap(true, Ordering::AcqRel) {
+            self.shared.release_name();
+        }
+    }
+
     /// Something that the ranks of this process share, made by the first that asks for this type and key; gone with the
-    /// last handle.
+    /// last handle. `make` does not share anything itself.
     pub fn share<T: Any + Send + Sync>(&self, key: u64, make: impl FnOnce() -> T) -> Arc<T> {
         self.shared.share(key, make)
     }
@@ -94,7 +139,8 @@ impl Member {
 
     /// A team of some ranks of this one, in the order in which they are given; called by those ranks alone.
     ///
-    /// The subset has a life of its own: it goes on when a rank outside of it is lost.
+    /// The subset has a life of its own: it goes on when a rank outside of it is lost. But while it is being joined, what
+    /// ends the whole ends the join.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a rank does not exist or comes twice, or the caller is not among them; else those
@@ -122,15 +168,22 @@ impl Member {
         let Some(rank) = ranks.iter().position(|&rank| rank == self.rank) else {
             return refuse(format!("the caller, rank {}, is not among {ranks:?}", self.rank));
         };
-        let [low, high] = self.shared.id().0;
         let list: Vec<String> = ranks.iter().map(usize::to_string).collect();
+        let name = self.name_of_part(&list.join(","));
+        // What ends the whole does not wake who joins a part of it.
+        let heed = || self.check("subset").map(|()| false);
+        Team::enter(&name, rank, ranks.len(), ranks, deadline.into(), Some(&heed))
+    }
+
+    /// The name of a team that is made of this one.
+    pub(super) fn name_of_part(&self, part: &str) -> String {
+        let [low, high] = self.shared.id().0;
         // The id alone would do; the parent's name is for whoever reads it.
         let mut parent = self.name().len().min(1024);
         while !self.name().is_char_boundary(parent) {
             parent -= 1;
         }
-        let name = format!("{}/{low:016x}{high:016x}/{}", &self.name()[..parent], list.join(","));
-        Team::join(&name, rank, ranks.len(), deadline)
+        format!("{}/{low:016x}{high:016x}/{part}", &self.name()[..parent])
     }
 
     /// Waits until all ranks have come here.

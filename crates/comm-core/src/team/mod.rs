@@ -51,7 +51,9 @@ mod messages;
 mod op;
 pub(crate) mod registry;
 pub(crate) mod shared;
+mod shrink;
 mod snapshot;
+
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -122,11 +124,31 @@ impl Team {
                 format!("a name of {} bytes: it has 1 to 4096", name.len()),
             ));
         }
+        Team::enter(name, rank, size, &[], deadline, None)
+    }
+
+    /// Joins, with sound arguments. `heed` is asked now and then: it says that somebody will not come, so that there is no team
+    /// and those who have come do not wait for it, or gives an error that ends the join. `origin` is for a team that is made of another one.
+    fn enter(
+        name: &str,
+        rank: usize,
+        size: usize,
+        origin: &[usize],
+        deadline: Deadline,
+        heed: Option<&dyn Fn() -> Result<bool>>,
+    ) -> Result<Team> {
         let hub = Hub::get()?;
         point!("join.begin");
-        let shared = Joining::new(&hub, name, rank, size, deadline)?.join()?;
-        let (seq, inside) = (AtomicU64::new(0), AtomicBool::new(false));
-        let team = Team { member: Arc::new(Member { shared, rank, seq, inside }) };
+        let shared = Joining::new(&hub, name, rank, size, deadline, heed)?.join()?;
+        let member = Member {
+            shared,
+            rank,
+            seq: AtomicU64::new(0),
+            inside: AtomicBool::new(false),
+            nameless: AtomicBool::new(false),
+            origin: origin.to_vec(),
+        };
+        let team = Team { member: Arc::new(member) };
         let mut op = team.begin("join", deadline)?;
         let met = op.meet("the others to join", |rank| &team.shared.control().rank(rank).joined, 1);
         op.settle(met, false)?;
@@ -142,16 +164,19 @@ impl Drop for Team {
             return;
         }
         point!("leave");
+        // Taken and never given back: of a thread that begins an operation on a clone of the membership and this one,
+        // one comes first.
+        let entered = self.inside.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         let how = if std::thread::panicking() {
             Some(LostHow::Panicked)
         } else {
-            self.inside.load(Ordering::Acquire).then_some(LostHow::DroppedInside)
+            entered.is_err().then_some(LostHow::DroppedInside)
         };
         if let Some(how) = how {
             self.shared.end(&Ending::Lost { rank: self.rank, how });
         }
         self.shared.leave(self.rank, self.seq.load(Ordering::Relaxed));
-        self.shared.release_name();
+        self.let_name_go();
     }
 }
 

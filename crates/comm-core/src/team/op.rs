@@ -57,6 +57,10 @@ impl Member {
         let (op, started) = (op.into(), Instant::now());
         let entered = self.inside.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         if entered.is_err() {
+            if self.has_left() {
+                let at = Box::new(at(&self.shared, self.rank, &op, started));
+                return Err(Error::PeerLeft { rank: self.rank, at });
+            }
             let inside = self.status().op_name.get();
             return Err(Error::ConcurrentUse { op: op.to_string(), inside });
         }
@@ -92,6 +96,11 @@ impl<'t> OpGuard<'t> {
     /// The number of this operation in the sequence of the team: the same on all ranks. The join was number 1.
     pub fn seq(&self) -> u64 {
         self.seq
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.op
     }
 
     /// The team.
@@ -135,14 +144,16 @@ impl<'t> OpGuard<'t> {
         };
         patience.refresh();
         let outcome = rendezvous::all_reach(ranks.clone(), &cell_of, &ready, team.waiter(), patience, ended);
-        outcome.map_err(|unmet| match unmet {
-            Unmet::Ended(error) => self.placed_at(error, what),
+        let failed = outcome.err().and_then(|unmet| match unmet {
+            Unmet::Ended(error) => Some(self.placed_at(error, what)),
             Unmet::TimedOut => {
                 let late: Vec<usize> = late().collect();
-                let seen = late.first().map_or(expected, |&rank| cell_of(rank).load() as i64);
-                self.give_up(what, &late, seen, expected)
+                // The last of them came just now, if there is none.
+                let first = *late.first()?;
+                Some(self.give_up(what, &late, cell_of(first).load() as i64, expected))
             }
-        })
+        });
+        failed.map_or(Ok(()), Err)
     }
 
     /// A segment of the process of another rank. A peer pushes a segment before it speaks of anything in it, but over a

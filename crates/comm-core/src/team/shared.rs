@@ -204,6 +204,8 @@ impl TeamShared {
     pub(crate) fn process_died(&self, nonce: Nonce) {
         let Some(process) = self.processes.iter().find(|p| p.nonce == nonce) else { return };
         match process.ranks.iter().find(|&&rank| self.control.left_after(rank).is_none()) {
+            // One more: who is about to go on without the lost waits for that.
+            Some(_) if self.is_over() => self.wake_everybody(),
             Some(&rank) => self.end(&Ending::Lost { rank, how: LostHow::Died }),
             // All had left: nobody is lost, but what a rank wrote last without waking anybody is looked at again.
             None => self.wake_everybody(),
@@ -338,7 +340,9 @@ impl Kept {
     /// Whether nobody can use it any more.
     pub(crate) fn is_deserted(&self) -> bool {
         self.processes.iter().enumerate().all(|(p, process)| {
-            p == self.own_process || process.peer.get().is_none_or(|peer| peer.is_dead()) || (self.let_go)(p)
+            p == self.own_process
+                || process.peer.get().is_none_or(|peer| peer.is_past_writing())
+                || (self.let_go)(p)
         })
     }
 }

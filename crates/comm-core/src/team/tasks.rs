@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Member;
 use super::control::BUCKETS;
@@ -15,7 +15,7 @@ use super::watch::Watch;
 use crate::error::{Error, Result};
 use crate::hub::reactor::{Timer, guarded};
 use crate::sync::lock;
-use crate::wait::{Cell, Deadline};
+use crate::wait::{Cell, Deadline, clock};
 
 /// The tasks of this process that wait in one team, by bucket.
 #[derive(Debug, Default)]
@@ -70,7 +70,10 @@ impl TeamShared {
                 while bits != 0 {
                     let bucket = i * 64 + bits.trailing_zeros() as usize;
                     bits &= bits - 1;
-                    wakers.extend(buckets.get(&bucket).into_iter().flat_map(|t| t.values().cloned()));
+                    for waker in buckets.get(&bucket).into_iter().flat_map(HashMap::values) {
+                        // To clone one is the user's code: its panic must not cost others their wake-up.
+                        guarded(|| wakers.push(waker.clone()));
+                    }
                 }
             }
         }
@@ -94,6 +97,8 @@ pub struct TaskWait<C, F> {
     expected: i64,
     from: Option<usize>,
     started: Instant,
+    /// What had been credited to this process as time stopped when the wait began.
+    stopped: Duration,
     deadline: Deadline,
     /// Read once: the tag is memory that peers can write.
     bucket: usize,
@@ -166,6 +171,7 @@ impl Member {
             expected,
             from,
             started: Instant::now(),
+            stopped: clock::stopped(),
             deadline: deadline.into(),
             entered: false,
             timer: None,
@@ -193,7 +199,9 @@ impl<C: CellRef, F: Fn(u64) -> bool + Send> TaskWait<C, F> {
 
     fn timed_out(&self) -> Error {
         let seen = self.cell.cell().load();
-        self.watch().timed_out(&self.what, self.started.elapsed(), seen, self.expected)
+        let stopped = clock::stopped().saturating_sub(self.stopped);
+        let waited = self.started.elapsed().saturating_sub(stopped);
+        self.watch().timed_out(&self.what, waited, seen, self.expected)
     }
 }
 

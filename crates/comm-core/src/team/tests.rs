@@ -503,3 +503,67 @@ fn memory_that_nobody_else_can_use_is_not_kept() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn who_joins_a_part_is_told_of_the_end_of_the_whole() {
+    let results = ranks("whole-ends", 3, |team| {
+        if team.rank() == 2 {
+            // The others come to a subset that this one has a place in.
+            while !team.snapshot().ranks[0].op.contains("barrier") {
+                std::thread::yield_now();
+            }
+            team.abort("enough");
+            return None;
+        }
+        let _ = (team.rank() == 0).then(|| team.begin("barrier", AMPLE).map(super::OpGuard::finish));
+        let started = Instant::now();
+        let error = team.subset(&[0, 1, 2], AMPLE).unwrap_err();
+        assert!(started.elapsed() < AMPLE, "it does not wait for its deadline");
+        Some(error)
+    });
+    for error in results.into_iter().flatten() {
+        assert!(matches!(error, Error::Aborted { by: 2, .. }), "{error}");
+    }
+}
+
+/// A task that ends when it is woken, and panics when its last handle goes.
+#[derive(Default)]
+struct Falling(std::sync::Mutex<Option<OneWait>>);
+
+type OneWait = super::TaskWait<OneCell, fn(u64) -> bool>;
+
+impl Wake for Falling {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().unwrap().take());
+    }
+}
+
+impl Drop for Falling {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new("as a test wants it"));
+    }
+}
+
+#[test]
+fn a_task_that_panics_when_it_goes_costs_nobody_else_the_reactor() {
+    let team = Team::join("falling", 0, 1, AMPLE).unwrap();
+    let cells = Cells::new(&team, 2);
+    for _ in 0..3 {
+        let task = Arc::new(Falling::default());
+        let waker = Waker::from(task.clone());
+        let is_one: fn(u64) -> bool = |v| v == 1;
+        let mut wait = team.wait_task("a cell", cells.at(0), None, 1, is_one, SOON / 10);
+        assert!(Pin::new(&mut wait).poll(&mut Context::from_waker(&waker)).is_pending());
+        *task.0.lock().unwrap() = Some(wait);
+        // The reactor's is the last handle, when the deadline has come.
+        drop((waker, task));
+    }
+    let count = Arc::new(Count::default());
+    let mut wait = Box::pin(team.wait_task("a cell", cells.at(1), None, 1, |v| v == 1, SOON));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&Waker::from(count.clone()))).is_pending());
+    let began = Instant::now();
+    while count.0.load(Ordering::SeqCst) == 0 {
+        assert!(began.elapsed() < AMPLE, "the reactor is gone");
+        std::thread::yield_now();
+    }
+}

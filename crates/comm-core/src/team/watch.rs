@@ -36,13 +36,16 @@ impl Watch<'_> {
         })
     }
 
-    /// The awaited rank if it has left; without one, the lowest of the others if all of them have.
+    /// This rank if it has left, or the awaited one; without one, the lowest of the others if all of them have.
     fn who_left(&self) -> Option<usize> {
         let control = self.shared.control();
         if control.head().is_some_and(|head| head.leavers.load(Ordering::Acquire) == 0) {
             return None;
         }
         let has_left = |&rank: &usize| control.left_after(rank).is_some();
+        if has_left(&self.rank) {
+            return Some(self.rank);
+        }
         if let Some(rank) = self.from {
             // A rank may well wait for what another thread of its own does.
             return Some(rank).filter(|&rank| rank != self.rank).filter(has_left);

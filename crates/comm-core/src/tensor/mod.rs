@@ -7,6 +7,7 @@
 //! | [`TensorBuf`] | a dense tensor with one owner, who reads and writes it |
 //! | [`Tensor`] | a frozen one, shared and viewed with any strides |
 //! | [`Foreign`] | memory that somebody else allocated |
+//! | [`interop`] | tensors of other libraries: DLPack |
 //!
 //! What may be done with bytes follows from who may write them:
 //!
@@ -43,6 +44,7 @@ mod error;
 mod foreign;
 mod frozen;
 mod heap;
+pub mod interop;
 mod layout;
 #[cfg(test)]
 mod properties;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{DType, Layout, Tensor, TensorBuf, TensorError};
+use crate::device::Device;
 
 /// Elements of a [`TensorBuf`], in any shape and strides without overlap, to be written: where results go that a caller has
 /// room for.
@@ -65,6 +66,11 @@ impl<'a> TensorMut<'a> {
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.buf.dtype()
+    }
+
+    /// Where the memory is.
+    pub fn device(&self) -> Device {
+        self.buf.device()
     }
 
     /// The bytes, if the elements lie one after the other and from the buffer's first on; else none.

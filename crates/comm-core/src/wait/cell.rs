@@ -69,6 +69,16 @@ impl Cell {
         before
     }
 
+    /// Stores a value if the cell holds `expected`, and wakes those who wait for it.
+    ///
+    /// # Errors
+    /// What the cell holds instead, with everything that was written before that was set.
+    pub fn replace(&self, expected: u64, value: u64, bell: &impl Bell) -> Result<(), u64> {
+        self.value.compare_exchange(expected, value, Ordering::AcqRel, Ordering::Acquire)?;
+        self.announce(bell);
+        Ok(())
+    }
+
     /// The tag that [`Bell::ring`] is given.
     pub fn tag(&self) -> u32 {
         self.tag.load(Ordering::Relaxed)

@@ -21,7 +21,12 @@ static STOPPED: AtomicU64 = AtomicU64::new(0);
 static CREDIT: Mutex<()> = Mutex::new(());
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the same for all processes of the host.
-pub(crate) fn now() -> u64 {
+///
+/// ```
+/// let before = comm_core::wait::now_ns();
+/// assert!(comm_core::wait::now_ns() >= before);
+/// ```
+pub fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

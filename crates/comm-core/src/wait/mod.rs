@@ -31,6 +31,8 @@ pub(crate) mod rendezvous;
 mod sync;
 
 #[cfg(not(loom))]
+pub use clock::now as now_ns;
+#[cfg(not(loom))]
 pub use deadline::Deadline;
 
 #[cfg(any(not(loom), test))]

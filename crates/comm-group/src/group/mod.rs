@@ -2,6 +2,7 @@
 
 mod all_to_all;
 mod gather;
+mod message;
 mod reduce;
 mod scatter;
 
@@ -13,6 +14,7 @@ use comm_core::tensor::{Tensor, TensorMut};
 use comm_core::{Deadline, Error, Result};
 use comm_store::window::Cost;
 
+use crate::recorder::OpRecord;
 use crate::request::{Op, Request};
 use crate::same_device::{Outcome, SameDevice, Target};
 use crate::shard;
@@ -49,6 +51,20 @@ pub(crate) struct Inner {
     queue: Queue,
 }
 
+#[cfg(test)]
+impl ThreadGroup {
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+#[cfg(test)]
+impl Inner {
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+}
+
 impl fmt::Debug for ThreadGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ThreadGroup({:?})", self.inner.team)
@@ -58,10 +74,9 @@ impl fmt::Debug for ThreadGroup {
 impl Drop for ThreadGroup {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The worker may be the last to hold the group, and it does not panic.
+            // What is pending may be the last to hold the group, and its thread does not panic.
             self.inner.team.fail();
         }
-        self.inner.queue.close();
     }
 }
 
@@ -94,15 +109,80 @@ impl ThreadGroup {
         &self.inner.team
     }
 
+    /// Whether something has ended the team: then no operation works any more. A rank that has left in good order has not.
+    pub fn is_over(&self) -> bool {
+        self.inner.team.is_over()
+    }
+
     /// What this rank's operations have cost so far; what they will, [`cost`](crate::cost()) tells.
     pub fn costs(&self) -> Cost {
         self.inner.backend.costs()
+    }
+
+    /// This rank's last operations, oldest first: 256 of them at most, those that go on included.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    /// use comm_group::{OpState, ThreadGroup};
+    ///
+    /// let team = Team::join("recent-example", 0, 1, Deadline::default())?;
+    /// let group = ThreadGroup::new(team, Deadline::default())?;
+    /// group.barrier(Deadline::default())?;
+    /// let last = &group.recent()[0];
+    /// assert_eq!((last.op, &last.state), ("barrier", &OpState::Done));
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    #[doc(alias = "flight_recorder")]
+    pub fn recent(&self) -> Vec<OpRecord> {
+        self.inner.backend.recent()
     }
 
     /// Ends the group from any thread: every waiting and every later call, on every rank, gets
     /// [`Error::Aborted`](comm_core::Error::Aborted).
     pub fn abort_handle(&self) -> AbortHandle {
         self.inner.team.abort_handle()
+    }
+
+    /// The group of those who are left: after a peer was lost or has left, the survivors call this and go on. Ranks are dense
+    /// in the old order; `group.team().origin()` has the old ones. See [`Member::shrink`](comm_core::team::Member::shrink) for
+    /// whom it waits for, and how long; this group stays as it is, over or not, and is dropped as ever.
+    ///
+    /// What has been started in this group comes to its end first, which it does at once if the team is over.
+    ///
+    /// # Errors
+    /// [`Error::Excluded`](comm_core::Error::Excluded) if the others go on without this rank; else those of
+    /// [`Member::shrink`](comm_core::team::Member::shrink) and [`ThreadGroup::new`].
+    ///
+    /// ```
+    /// use comm_core::{Deadline, Error, team::Team, tensor::Tensor};
+    /// use comm_group::{ReduceOp, ThreadGroup};
+    ///
+    /// fn rank(rank: usize) -> comm_core::Result<()> {
+    ///     let deadline = Deadline::default();
+    ///     let group = ThreadGroup::new(Team::join("shrinking", rank, 3, deadline)?, deadline)?;
+    ///     if rank == 0 {
+    ///         return Ok(()); // It leaves.
+    ///     }
+    ///     assert!(matches!(group.barrier(deadline), Err(Error::PeerLeft { rank: 0, .. })));
+    ///     let group = group.shrink(deadline)?;
+    ///     let sum = group.all_reduce(&Tensor::from_slice(&[1], &[rank as i32])?, ReduceOp::Sum, deadline)?;
+    ///     assert_eq!((group.size(), sum.as_slice::<i32>()?), (2, &[3][..]));
+    ///     Ok(())
+    /// }
+    ///
+    /// std::thread::scope(|s| {
+    ///     let ranks: Vec<_> = (0..3).map(|r| s.spawn(move || rank(r))).collect();
+    ///     ranks.into_iter().for_each(|rank| rank.join().unwrap().unwrap());
+    /// });
+    /// ```
+    #[doc(alias = "ncclCommShrink")]
+    #[doc(alias = "MPIX_Comm_shrink")]
+    pub fn shrink(&self, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
+        self.inner.queue.drain();
+        let build = |team: &Team, deadline| SameDevice::new(team, deadline);
+        let (team, backend) = self.inner.team.shrink_with(deadline, build)?;
+        comm_core::point!("group.made");
+        Ok(ThreadGroup { inner: Arc::new(Inner { team, backend, queue: Queue::default() }) })
     }
 
     /// Waits until all ranks have come here.

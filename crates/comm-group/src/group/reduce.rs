@@ -85,8 +85,12 @@ impl ThreadGroup {
         op: ReduceOp,
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
-        let input = copy_of(buf)?;
-        self.all_reduce_into(&input, op, buf, deadline)
+        let (input, wrong) = match copy_of(buf) {
+            Ok(copy) => (Some(copy), None),
+            Err(error) => (None, Some(error)),
+        };
+        let request = Request { wrong, ..Request::new(Op::AllReduce(op), input.as_ref()) };
+        self.into(request, buf, deadline)
     }
 
     /// [`all_reduce`](ThreadGroup::all_reduce) of several tensors, one after the other.

@@ -28,14 +28,14 @@ impl<'a> Collective<'a> {
         if let Some(tensor) = input {
             let is_small = tensor.nbytes() <= CARRIED;
             saying.carried = is_small.then_some(tensor.nbytes());
-            let dense = self.dense(tensor, is_small)?;
+            let dense = self.device.dense(tensor, is_small)?;
             if !is_small {
                 self.expose(Slot::Input, &dense)?;
             }
             self.input = Some(dense);
         }
         // A list that is too long says so by its length, and the rest of it to nobody.
-        let sizes = &request.sizes[..request.sizes.len().min(2 * self.size())];
+        let sizes = &request.sizes()[..request.sizes().len().min(2 * self.size())];
         let own =
             Letter { descriptor: Descriptor::new(self.op.seq(), &request, saying), sizes: sizes.to_vec() };
         let mut head = own.descriptor.as_bytes().to_vec();
@@ -101,18 +101,6 @@ impl<'a> Collective<'a> {
         let mut bytes = vec![0; len];
         self.device.window.read_bytes(self.rank(), self.letter_at(rank) + self.carried_at(), &mut bytes)?;
         Ok(Input::Letter(bytes))
-    }
-
-    /// A tensor one element after the other, where those can reach it who need to: in place if it lies so, else a copy.
-    pub(super) fn dense(&self, tensor: &Tensor, is_small: bool) -> Result<Tensor> {
-        if !is_small && self.abroad() {
-            Ok(tensor.contiguous_in(self.arena())?)
-        } else if tensor.is_ours() {
-            Ok(tensor.contiguous()?)
-        } else {
-            // Threads read it in place, and there are no references to what another process may write.
-            Ok(tensor.to_buf()?.freeze())
-        }
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod input;
 mod letters;
+mod mail;
 mod reduce;
 #[cfg(test)]
 mod tests;
@@ -28,10 +29,13 @@ use comm_store::Window;
 use comm_store::window::{Cost, Exposed, Region, WindowSpec};
 
 use crate::agreement::{self, Letter, out_code};
+use crate::dump;
 use crate::plan::{self, Move, Plan, Work};
+use crate::recorder::{OpRecord, OpState, RecordId, Recorder};
 use crate::request::{Op, Request};
 use input::Input;
 pub(crate) use letters::CARRIED;
+use mail::Mail;
 
 pub(crate) const NAME: &str = "same-device";
 
@@ -51,6 +55,8 @@ pub(crate) struct SameDevice {
     turns: AtomicU64,
     /// Bytes that this rank has sent in letters.
     carried: AtomicU64,
+    mail: Mail,
+    recorder: Recorder,
 }
 
 /// Where a result goes.
@@ -75,14 +81,48 @@ pub(crate) enum Outcome {
 impl SameDevice {
     pub(crate) fn new(member: &Arc<Member>, deadline: Deadline) -> Result<SameDevice> {
         let n = member.size();
-        let spec = WindowSpec::bytes(2 * n * letters::bytes(n)).signals(n).slots(SLOTS);
+        // Of operations, and after them of messages.
+        let spec = WindowSpec::bytes(2 * n * letters::bytes(n) + n * mail::BOX)
+            .signals(n + SameDevice::mail_signals(n))
+            .slots(SLOTS + n);
         let window = Window::alloc(member, spec, deadline)?;
-        Ok(SameDevice { window, turns: AtomicU64::new(0), carried: AtomicU64::new(0) })
+        Ok(SameDevice {
+            window,
+            turns: AtomicU64::new(0),
+            carried: AtomicU64::new(0),
+            mail: Mail::new(n),
+            recorder: Recorder::default(),
+        })
     }
 
     pub(crate) fn costs(&self) -> Cost {
         let carried = Cost { bytes: self.carried.load(Ordering::Relaxed), ..Cost::default() };
         self.window.costs() + carried
+    }
+
+    /// A tensor one element after the other, where those can reach it who need to: in place if it lies so, else a copy.
+    fn dense(&self, tensor: &Tensor, is_small: bool) -> Result<Tensor> {
+        if !is_small && self.window.context().processes() > 1 {
+            Ok(tensor.contiguous_in(self.window.context().hub().tensors())?)
+        } else if tensor.is_ours() {
+            Ok(tensor.contiguous()?)
+        } else {
+            // Threads read it in place, and there are no references to what another process may write.
+            Ok(tensor.to_buf()?.freeze())
+        }
+    }
+
+    /// This rank's last operations.
+    pub(crate) fn recent(&self) -> Vec<OpRecord> {
+        self.recorder.recent()
+    }
+
+    /// Writes down what was going on, if the team is over and this is the first error that says so.
+    fn tell_why(&self, error: &Error) {
+        let member = self.window.context();
+        if member.is_over() && !matches!(error, Error::Forked) && self.recorder.close() {
+            dump::dump(member, &self.recorder.recent(), error);
+        }
     }
 
     /// Agrees with all ranks on an operation, does this rank's part of it, and waits until the others have done theirs, as
@@ -92,11 +132,26 @@ impl SameDevice {
     /// the team goes on. Later errors are this rank's own, whatever they are, and end the team, because the others wait for
     /// what this rank will not do.
     pub(crate) fn run(&self, request: Request, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
-        let guard = self.window.context().begin(request.op.name(), deadline)?;
+        let member = self.window.context();
+        let (name, rank) = (request.op.name(), member.rank());
+        let guard = match member.begin(name, deadline) {
+            Ok(guard) => guard,
+            Err(error) => {
+                if member.is_over() {
+                    self.recorder.refuse(member.operations() + 1, &request, &error);
+                    self.tell_why(&error);
+                }
+                return Err(error);
+            }
+        };
+        let seq = guard.seq();
+        let _span = tracing::debug_span!("collective", op = name, seq, rank, team = member.name()).entered();
+        let record = self.recorder.start(seq, &request);
         let turn = self.turns.fetch_add(1, Ordering::Relaxed) % 2;
         let mut this = Collective {
             device: self,
             op: guard,
+            record,
             turn: turn as usize,
             letters: Vec::new(),
             input: None,
@@ -105,14 +160,25 @@ impl SameDevice {
         let outcome = this.attempt(request, target);
         point!("group.done");
         let Collective { op, exposed, .. } = this;
-        let outcome = match outcome {
-            Ok(Attempt::Done(value)) => op.decide(Ok(value), true),
-            Ok(Attempt::Refused(error)) => op.decide(Err(error), true),
-            Err(error) => op.decide(Err(error), false),
+        let (outcome, is_agreed) = match outcome {
+            Ok(Attempt::Done(value)) => (Ok(value), true),
+            Ok(Attempt::Refused(error)) => (Err(error), true),
+            Err(error) => (Err(error), false),
         };
+        let outcome = op.decide(outcome, is_agreed);
         // After the end of the team, if this is one: a peer that finds a tensor withdrawn looks for what ended the team.
         // Before another thread of this rank can come in and expose its own.
         drop(exposed);
+        let state = match &outcome {
+            Ok(_) => OpState::Done,
+            Err(error) if is_agreed => OpState::Refused(error.to_string()),
+            Err(error) => OpState::Failed(error.to_string()),
+        };
+        self.recorder.end(record, state);
+        // Still inside, so that the others can see where this rank is.
+        if let (Err(error), false) = (&outcome, is_agreed) {
+            self.tell_why(error);
+        }
         op.finish();
         outcome
     }
@@ -122,6 +188,7 @@ impl SameDevice {
 struct Collective<'a> {
     device: &'a SameDevice,
     op: OpGuard<'a>,
+    record: RecordId,
     /// Which place letters are in.
     turn: usize,
     /// What all ranks say, in rank order.
@@ -140,9 +207,14 @@ enum Attempt {
 }
 
 impl<'a> Collective<'a> {
-    fn attempt(&mut self, request: Request, target: Target<'_>) -> Result<Attempt> {
+    fn attempt(&mut self, mut request: Request, target: Target<'_>) -> Result<Attempt> {
         let op = request.op;
-        let wrong = self.wrong(&request, &target).err();
+        // What does not count is nothing to agree about.
+        request.input = request.input.filter(|_| op.takes_input(self.rank()));
+        let wrong = request.wrong.take().or_else(|| self.wrong(&request, &target).err());
+        if let Some(error @ Error::OutOfMemory { .. }) = wrong {
+            return Err(error);
+        }
         let out = match &target {
             Target::Fresh => 0,
             Target::Given(out) => out_code(out.shape(), out.dtype()),
@@ -159,6 +231,7 @@ impl<'a> Collective<'a> {
             Ok(plan) => plan,
             Err(verdict) => return Ok(Attempt::Refused(verdict)),
         };
+        self.device.recorder.agree(self.record);
         point!("group.agreed");
         let outcome = match plan {
             Some(plan) => self.act(op, plan, target)?,
@@ -178,15 +251,25 @@ impl<'a> Collective<'a> {
         if let Some(root) = op.root().filter(|&root| root >= n) {
             return refuse(format!("root {root} of {n} ranks"));
         }
-        let Some(tensor) = &request.input else {
-            let needs = op.takes_input(self.rank());
-            return if needs { refuse("this rank brings a tensor".into()) } else { Ok(()) };
-        };
-        if let (Op::AllToAllRows, sizes) = (op, request.sizes.len())
+        if let (Op::AllToAllRows, sizes) = (op, request.sizes().len())
             && sizes != 2 * n
         {
             return refuse(format!("{sizes} numbers of rows for {n} ranks: one for each to send and to get"));
         }
+        if let Target::Given(out) = target
+            && !out.device().is_cpu()
+        {
+            let (seen, expected) = (out.device().to_string(), Device::Cpu.to_string());
+            return Err(Error::DeviceMismatch { op: name, seen, expected });
+        }
+        // Without sizes in a letter the rule holds.
+        if request.sizes.as_ref().is_some_and(Vec::is_empty) {
+            return refuse(format!("no sizes for {n} ranks"));
+        }
+        let Some(tensor) = &request.input else {
+            let needs = op.takes_input(self.rank());
+            return if needs { refuse("this rank brings a tensor".into()) } else { Ok(()) };
+        };
         if let Target::Given(out) = target
             && out.dtype() != tensor.dtype()
         {

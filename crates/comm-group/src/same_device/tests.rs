@@ -139,3 +139,63 @@ fn bits_depend_on_rank_order_alone() {
         });
     }
 }
+
+/// Counts the spans of operations, by what they are about.
+#[derive(Default)]
+struct Spans(std::sync::Mutex<Vec<String>>);
+
+impl tracing::field::Visit for &Spans {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "op" {
+            self.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+struct Listener(std::sync::Arc<Spans>);
+
+impl tracing::Subscriber for Listener {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        if span.metadata().name() == "collective" {
+            span.record(&mut &*self.0);
+        }
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn operations_are_spans_and_are_recorded() {
+    let spans = std::sync::Arc::new(Spans::default());
+    let records = tracing::subscriber::with_default(Listener(spans.clone()), || {
+        let group = ThreadGroup::new(Team::join("spans", 0, 1, AMPLE).unwrap(), AMPLE).unwrap();
+        let mine = Tensor::from_slice(&[2], &[true, false]).unwrap();
+        group.barrier(AMPLE).unwrap();
+        assert!(group.all_reduce(&mine, ReduceOp::Sum, AMPLE).is_err());
+        group.broadcast(Some(&mine), 0, AMPLE).unwrap();
+        group.abort_handle().abort("enough");
+        assert!(group.barrier(AMPLE).is_err() && group.barrier(AMPLE).is_err());
+        group.recent()
+    });
+    assert_eq!(*spans.0.lock().unwrap(), ["\"barrier\"", "\"all_reduce\"", "\"broadcast\""]);
+    let seen: Vec<_> = records.iter().map(|r| (r.op, r.state.name(), r.agreed_ns.is_some())).collect();
+    let expected = [
+        ("barrier", "done", true),
+        ("all_reduce", "refused", false),
+        ("broadcast", "done", true),
+        ("barrier", "failed", false),
+    ];
+    assert_eq!(seen, expected, "what ended the team once");
+    assert!(records.windows(2).all(|two| two[0].seq + 1 == two[1].seq));
+    assert_eq!(
+        (records[2].root, records[2].dtype, &records[2].shape[..]),
+        (Some(0), Some(DType::Bool), &[2][..])
+    );
+}

@@ -3,15 +3,38 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::exit,
     reason = "a test says what went wrong by panicking"
 )]
 
+mod call;
 mod collective;
 mod fault;
+mod manager;
+mod message;
 mod placement;
+mod recorder;
+mod shrink;
 mod support;
 
 fn main() -> std::process::ExitCode {
-    let cases = [collective::cases(), placement::cases(), fault::cases()].concat();
-    comm_testkit::main(&cases, &[fault::PROGRAMS, placement::PROGRAMS].concat())
+    let cases = [
+        collective::cases(),
+        message::cases(),
+        placement::cases(),
+        fault::cases(),
+        manager::cases(),
+        shrink::cases(),
+        recorder::cases(),
+    ];
+    let programs = [
+        collective::PROGRAMS,
+        message::PROGRAMS,
+        placement::PROGRAMS,
+        fault::PROGRAMS,
+        manager::PROGRAMS,
+        shrink::PROGRAMS,
+        recorder::PROGRAMS,
+    ];
+    comm_testkit::main(&cases.concat(), &programs.concat())
 }

@@ -1,8 +1,13 @@
 //! What the cases have in common: groups, inputs, and the comparison of results.
 
+use std::ptr::NonNull;
+use std::sync::Arc;
+
 use comm_core::Error;
+use comm_core::device::Device;
+use comm_core::shm::{Access, Segment};
 use comm_core::team::Team;
-use comm_core::tensor::{DType, Element, Layout, Tensor, TensorBuf};
+use comm_core::tensor::{DType, Element, Foreign, Layout, Tensor, TensorBuf};
 use comm_group::{ReduceOp, ThreadGroup};
 use comm_testkit::oracle::Summand;
 use comm_testkit::oracle::reduce::{Reduction, reduce};
@@ -22,18 +27,41 @@ pub fn group(ctx: &RankCtx, name: &str) -> Result<ThreadGroup, Error> {
 pub enum Place {
     Heap,
     Arena,
+    /// Memory that somebody else has allocated.
+    Foreign,
+    /// Memory that another process may write.
+    Imported,
 }
 
 pub const PLACES: [Place; 2] = [Place::Heap, Place::Arena];
+
+pub const EVERYWHERE: [Place; 4] = [Place::Heap, Place::Arena, Place::Foreign, Place::Imported];
 
 /// A dense tensor from the bytes of its elements.
 pub fn tensor(group: &ThreadGroup, place: Place, shape: &[usize], dtype: DType, bytes: &[u8]) -> Any<Tensor> {
     let mut buf = match place {
         Place::Heap => TensorBuf::zeros(shape, dtype)?,
         Place::Arena => TensorBuf::zeros_in(group.team().hub().tensors(), shape, dtype)?,
+        Place::Foreign => return foreign(shape, dtype, bytes),
+        Place::Imported => {
+            let segment = Segment::create(bytes.len().max(1) as u64, Access::ReadOnly)?;
+            segment.copy_in(0, bytes)?;
+            return Ok(Tensor::import(&Arc::new(segment), 0, dtype, Layout::contiguous(shape)?)?);
+        }
     };
     buf.bytes_mut()?.copy_from_slice(bytes);
     Ok(buf.freeze())
+}
+
+fn foreign(shape: &[usize], dtype: DType, bytes: &[u8]) -> Any<Tensor> {
+    // Words, so that any element is aligned.
+    let mut owner = vec![0u128; bytes.len().div_ceil(16)];
+    let start = NonNull::new(owner.as_mut_ptr()).ok_or("a vector has an address")?.cast::<u8>();
+    // SAFETY: the vector has at least so many bytes, and nothing else refers to them yet.
+    unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes.len()) }.copy_from_slice(bytes);
+    // SAFETY: the deleter owns the vector, so its bytes stay until it runs, and nobody writes them from here on.
+    let memory = unsafe { Foreign::read_only(start, bytes.len(), Device::Cpu, move || drop(owner)) };
+    Ok(Tensor::from_foreign(memory, dtype, Layout::contiguous(shape)?)?)
 }
 
 /// A view as the case describes it, over a storage of these bytes.

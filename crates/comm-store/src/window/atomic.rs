@@ -1,5 +1,10 @@
 //! Atomic addition into the memory of a window, element by element.
 //!
+//! **Sizes.** An addition is one access of the element's size, and a copy beside it is accesses of other sizes. Rust's
+//! memory model knows no such mixture in one program; the processors that this is for do (each access is whole by itself),
+//! and the copies are in assembly, where no compiler sees them. So a load beside additions gets a mixture of bytes, as
+//! between processes, where that model says nothing at all. Under Miri, which has no assembly, it must not be tried.
+//!
 //! Many ranks may add to the same elements at once, and every contribution counts once. A whole addition is no unit: a
 //! peer that reads meanwhile may see some elements added to and others not yet. All accesses are relaxed; the signal
 //! that follows is what publishes them.

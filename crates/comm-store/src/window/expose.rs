@@ -5,6 +5,7 @@
 //! exposed in the same round. The owner withdraws it before the memory can be used for anything else, so a copy that
 //! was begun too late is found out, not believed.
 
+use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
@@ -66,17 +67,21 @@ impl Window {
         if !tensor.is_contiguous() {
             return Err(Error::invalid(OP, "the tensor must be contiguous"));
         }
+        if round == 0 {
+            return Err(Error::invalid(OP, format!("slot {slot} in round 0: rounds begin at 1, and grow")));
+        }
         let line = self.part(self.rank())?.slot(slot)?;
         let block = if self.is_abroad() { Some(self.reachable(tensor)?) } else { None };
-        let mut place = self.exposition(self.rank(), slot)?.lock().unwrap_or_else(PoisonError::into_inner);
-        if place.tensor.is_some() || round <= place.round {
-            let (now, last) = (if place.tensor.is_some() { "is" } else { "was" }, place.round);
-            return Err(Error::invalid(
-                OP,
-                format!("slot {slot} in round {round}: it {now} in use in round {last}"),
-            ));
+        {
+            let mut exposed = self.expositions(self.rank())?.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = exposed.entry(slot).or_default();
+            if place.tensor.is_some() || round <= place.round {
+                let (now, last) = (if place.tensor.is_some() { "is" } else { "was" }, place.round);
+                let why = format!("slot {slot} in round {round}: it {now} in use in round {last}");
+                return Err(Error::invalid(OP, why));
+            }
+            *place = Exposition { round, tensor: Some(tensor.clone()) };
         }
-        *place = Exposition { round, tensor: Some(tensor.clone()) };
         if let Some((segment, offset)) = block {
             line.segment.store(segment, Ordering::Relaxed);
             line.offset.store(offset, Ordering::Relaxed);
@@ -86,9 +91,9 @@ impl Window {
         Ok(Exposed { window: self, slot, round })
     }
 
-    pub(super) fn exposition(&self, rank: usize, slot: usize) -> Result<&Mutex<Exposition>> {
-        let there = self.local.slot(rank, slot);
-        there.ok_or_else(|| Error::invalid("Window", format!("no slot {slot} of rank {rank}")))
+    pub(super) fn expositions(&self, rank: usize) -> Result<&Mutex<HashMap<usize, Exposition>>> {
+        let there = self.local.exposed(rank);
+        there.ok_or_else(|| Error::invalid("Window", format!("no rank {rank}")))
     }
 
     /// Where a tensor lies that peers in other processes can reach: in the arena whose segments are pushed to them.
@@ -117,10 +122,11 @@ impl Drop for Exposed<'_> {
             // Before any later write to the memory that was exposed; pairs with the fence in `Region::verify`.
             fence(Ordering::Release);
         }
-        let Ok(place) = self.window.exposition(self.window.rank(), self.slot) else { return };
+        let Ok(exposed) = self.window.expositions(self.window.rank()) else { return };
         let held = {
-            let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-            if place.round == self.round { place.tensor.take() } else { None }
+            let mut exposed = exposed.lock().unwrap_or_else(PoisonError::into_inner);
+            let place = exposed.get_mut(&self.slot).filter(|place| place.round == self.round);
+            place.and_then(|place| place.tensor.take())
         };
         // Outside of the lock: it may be the last handle, and freeing takes its time.
         drop(held);

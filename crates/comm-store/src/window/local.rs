@@ -1,38 +1,36 @@
 //! What the ranks of one process share of a window, and how its memory goes back.
 //!
-//! A part may be reached from any process of the team. With its last handle, a process says at the door of every other
-//! process that it is gone, and makes that one look; its own parts it keeps until all others have said so, or are
-//! dead. So a window is freed when the last of its ranks has left it, whoever that is.
+//! A part may be reached from any process of the team. A process says at the door of every other one that it can reach the
+//! parts, and with its last handle that it is gone, and makes that one look; its own parts it keeps until all others have
+//! said so, or are dead, or have left without ever having reached them. So a window is freed when the last of its ranks has left it, whoever that is.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use comm_core::hub::is_forked;
 use comm_core::team::Member;
 
 use super::expose::Exposition;
-use super::part::Part;
+use super::part::{Door, Part};
 
 pub(super) struct Local {
     member: Arc<Member>,
     /// All parts, as they are reached from this process, by rank.
     parts: Vec<OnceLock<Part>>,
     /// Tensors that ranks of this process expose, by rank and slot: peers in this process read them where they are.
-    exposed: Vec<Vec<Mutex<Exposition>>>,
-    /// How many ranks of this process have made the window, knowing that all ranks of the team have.
-    made: AtomicUsize,
-    /// Whether all ranks have agreed not to make it, so that nobody reaches anybody's part.
+    exposed: Vec<Mutex<HashMap<usize, Exposition>>>,
+    /// Whether all ranks have agreed not to make the window, so that nobody reaches anybody's part.
     refused: AtomicBool,
 }
 
 impl Local {
-    pub(super) fn new(member: Arc<Member>, slots: usize) -> Local {
+    pub(super) fn new(member: Arc<Member>) -> Local {
         let size = member.size();
         Local {
             member,
             parts: (0..size).map(|_| OnceLock::new()).collect(),
-            exposed: (0..size).map(|_| (0..slots).map(|_| Mutex::default()).collect()).collect(),
-            made: AtomicUsize::new(0),
+            exposed: (0..size).map(|_| Mutex::default()).collect(),
             refused: AtomicBool::new(false),
         }
     }
@@ -48,16 +46,31 @@ impl Local {
         }
     }
 
-    pub(super) fn slot(&self, rank: usize, slot: usize) -> Option<&Mutex<Exposition>> {
-        self.exposed.get(rank)?.get(slot)
+    /// What a rank of this process exposes, by slot.
+    pub(super) fn exposed(&self, rank: usize) -> Option<&Mutex<HashMap<usize, Exposition>>> {
+        self.exposed.get(rank)
     }
 
-    pub(super) fn made(&self) {
-        self.made.fetch_add(1, Ordering::Relaxed);
+    /// Says at the doors of all other processes that this one can reach their parts.
+    pub(super) fn enter(&self) {
+        let Some(own) = self.own_process() else { return };
+        for door in self.other_doors() {
+            door.enter(own);
+        }
     }
 
     pub(super) fn refused(&self) {
         self.refused.store(true, Ordering::Relaxed);
+    }
+
+    fn own_process(&self) -> Option<usize> {
+        self.member.process_of(self.member.rank())
+    }
+
+    /// The doors of the other processes whose parts are known here.
+    fn other_doors(&self) -> impl Iterator<Item = &Door> {
+        let others = self.doormen().filter(|&rank| !self.member.shares_process(rank));
+        others.filter_map(|rank| self.part(rank)?.door().ok())
     }
 
     /// The lowest rank of each process.
@@ -73,25 +86,23 @@ impl Drop for Local {
             // Of a fork's child, neither the parts nor the promise to leave them alone are its own.
             return;
         }
-        let is_own = |rank: usize| self.member.shares_process(rank);
-        let process = |rank: usize| self.member.process_of(rank).unwrap_or_default();
-        let Some(own_door) = self.doormen().find(|&rank| is_own(rank)) else { return };
-        for rank in self.doormen().filter(|&rank| !is_own(rank)) {
-            if let Some(door) = self.part(rank).and_then(|part| part.door().ok()) {
-                door.leave(process(own_door));
-                self.member.ring_process(process(rank));
-            }
+        let ours: Vec<Part> = (0..self.member.size())
+            .filter(|&rank| self.member.shares_process(rank))
+            .filter_map(|rank| self.part(rank).cloned())
+            .collect();
+        // What is exposed is withdrawn before it is let go of, also what was to stay exposed for good.
+        for part in &ours {
+            part.withdraw_all();
         }
-        let ours: Vec<Part> =
-            (0..self.member.size()).filter(|&r| is_own(r)).filter_map(|r| self.part(r).cloned()).collect();
-        let all_made =
-            self.made.load(Ordering::Relaxed) == (0..self.member.size()).filter(|&r| is_own(r)).count();
-        let door = self.part(own_door).cloned();
-        // Who failed while the window was made may know of a part and never come to the door.
-        let member = (!all_made).then(|| self.member.clone());
+        if let Some(own) = self.own_process() {
+            self.other_doors().for_each(|door| door.leave(own));
+            (0..self.member.processes()).for_each(|process| self.member.ring_process(process));
+        }
+        let (door, member) = (ours.first().cloned(), self.member.clone());
         self.member.keep(ours, move |process| {
-            let at_the_door = door.as_ref().is_some_and(|p| p.door().is_ok_and(|d| d.has_left(process)));
-            at_the_door || member.as_ref().is_some_and(|member| member.process_has_left(process))
+            let Some(door) = door.as_ref().and_then(|part| part.door().ok()) else { return true };
+            // Who could never reach the parts does not come to the door to say that it is gone.
+            door.has_left(process) || (!door.has_entered(process) && member.process_has_left(process))
         });
     }
 }

@@ -66,6 +66,8 @@ const ALLOC: &str = "Window::alloc";
 #[doc(alias = "DistributedTensor")]
 pub struct Window {
     member: Arc<Member>,
+    /// The number of the operation that made it: the same on all ranks.
+    id: u64,
     spec: WindowSpec,
     local: Arc<Local>,
     counters: Arc<Counters>,
@@ -91,12 +93,14 @@ impl Window {
         deadline: impl Into<Deadline>,
     ) -> Result<Window> {
         let mut op = member.begin(ALLOC, deadline)?;
-        let outcome = Window::build(&mut op, member, spec.into());
-        let agreed = matches!(outcome, Err(Error::Mismatch { .. } | Error::InvalidArgument { .. }));
-        op.settle(outcome, agreed)
+        match Window::build(&mut op, member, spec.into()) {
+            Ok(verdict) => op.settle(verdict, true),
+            Err(error) => op.settle(Err(error), false),
+        }
     }
 
-    fn build(op: &mut OpGuard<'_>, member: &Arc<Member>, spec: WindowSpec) -> Result<Window> {
+    /// The window, or why all ranks make none; or an error of this rank's own.
+    fn build(op: &mut OpGuard<'_>, member: &Arc<Member>, spec: WindowSpec) -> Result<Result<Window>> {
         let (rank, size) = (member.rank(), member.size());
         // A spec that cannot be is told all the same, so that all come to the same verdict.
         let own = match spec.check() {
@@ -105,28 +109,39 @@ impl Window {
         };
         let block = own.as_ref().and_then(Part::block);
         let (segment, offset) = block.map_or((0, 0), |block| (block.segment().id(), block.offset()));
-        let slots = if own.is_some() { spec.slots as usize } else { 0 };
-        let local = member.share(op.seq(), || Local::new(member.clone(), slots));
+        let id = op.seq();
+        let local = member.share(id, || Local::new(member.clone()));
         if let Some(own) = own {
             local.set_part(rank, own);
         }
-        let said = op.say(&Place::new(segment, offset, spec).to_board())?;
+        let said = match op.say(&Place::new(segment, offset, spec).to_board()) {
+            Ok(said) => said,
+            Err(error @ Error::Mismatch { .. }) => {
+                local.refused();
+                return Ok(Err(error));
+            }
+            Err(error) => return Err(error),
+        };
         let places: Vec<_> = said.iter().map(Place::from_board).collect();
         let verdict = agree(&places).and_then(|()| spec.check());
         if verdict.is_ok() {
             for (peer, place) in places.iter().enumerate().filter(|&(p, _)| !member.shares_process(p)) {
-                local.set_part(peer, Part::peer(op.peer_segment(peer, place.segment)?, place.offset, spec)?);
+                let segment = op.peer_segment(peer, place.segment)?;
+                local.set_part(peer, Part::peer(peer, segment, place.offset, spec)?);
             }
+            local.enter();
         }
         // A verdict is everybody's: all go on to the end. Any other error has ended the team.
         op.heard()?;
-        verdict.inspect_err(|_| local.refused())?;
+        if let Err(verdict) = verdict {
+            local.refused();
+            return Ok(Err(verdict));
+        }
         if let Some(rank) = (0..size).find(|&rank| local.part(rank).is_none()) {
             return Err(Error::bad_peer(format!("rank {rank} made no part of the window")));
         }
-        local.made();
         point!("window.made");
-        Ok(Window { member: member.clone(), spec, local, counters: Arc::default() })
+        Ok(Ok(Window { member: member.clone(), id, spec, local, counters: Arc::default() }))
     }
 
     /// The team that it belongs to.
@@ -181,15 +196,28 @@ impl Window {
     /// with what is in it, and then needs signals that clear themselves, or that count on.
     ///
     /// # Errors
-    /// What ends a symmetric operation.
+    /// [`Error::Mismatch`], on all ranks, if they reset different windows or do something else that they must agree about;
+    /// nothing is reset then, and the team goes on. What ends a symmetric operation.
     pub fn reset(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let mut op = self.member.begin("Window::reset", deadline)?;
         let outcome = self.wipe(&mut op);
-        op.settle(outcome, false)
+        let agreed = matches!(outcome, Err(Error::Mismatch { .. }));
+        op.settle(outcome, agreed)
     }
 
     fn wipe(&self, op: &mut OpGuard<'_>) -> Result<()> {
-        op.say(&[0; BOARD_BYTES])?;
+        let mut board = [0; BOARD_BYTES];
+        board[..8].copy_from_slice(&self.id.to_ne_bytes());
+        let said = op.say(&board)?;
+        if let Some((odd, common)) = odd_one_out(&said) {
+            op.heard()?;
+            let window = |rank: usize| {
+                let id = u64::from_ne_bytes(std::array::from_fn(|i| said[rank][i]));
+                format!("the window of operation {id}")
+            };
+            let (theirs, others) = (window(odd), window(common));
+            return Err(Error::Mismatch { rank: odd, field: "window", theirs, others, at: Box::default() });
+        }
         point!("window.wipe");
         let part = self.part(self.rank())?;
         part.wipe()?;

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use comm_core::shm::{Block, Segment, Shared};
 use comm_core::team::BOARD_BYTES;
@@ -11,11 +11,13 @@ use comm_core::{Error, Result, layout};
 
 use super::spec::WindowSpec;
 
-/// Which processes use a part no more; those of its rank, that is. At the start of every part.
+/// Which processes reach the parts of a process, and which do so no more. At the start of every part; that of the lowest
+/// rank of a process counts.
 #[repr(C, align(64))]
 pub(super) struct Door {
+    mapped: [AtomicU64; Door::WORDS],
     gone: [AtomicU64; Door::WORDS],
-    _room: [AtomicU64; 6],
+    _room: [AtomicU64; 4],
 }
 
 // SAFETY: repr(C), atomic integers alone, no Drop.
@@ -25,16 +27,33 @@ impl Door {
     /// A bit for each process of a team, of which there are at most as many as ranks.
     const WORDS: usize = comm_core::team::MAX_RANKS / 64;
 
-    /// Says that a process has touched the part for the last time.
+    /// Says that a process can reach the parts, and will say when it is gone.
+    pub(super) fn enter(&self, process: usize) {
+        Door::set(&self.mapped, process);
+    }
+
+    pub(super) fn has_entered(&self, process: usize) -> bool {
+        Door::is_set(&self.mapped, process)
+    }
+
+    /// Says that a process has touched the parts for the last time.
     pub(super) fn leave(&self, process: usize) {
-        if let Some(word) = self.gone.get(process / 64) {
-            // Release: what the process did with the part was before. Pairs with the look in `has_left`.
+        Door::set(&self.gone, process);
+    }
+
+    pub(super) fn has_left(&self, process: usize) -> bool {
+        Door::is_set(&self.gone, process)
+    }
+
+    fn set(words: &[AtomicU64], process: usize) {
+        if let Some(word) = words.get(process / 64) {
+            // Release: what the process did with the parts was before. Pairs with the look in `is_set`.
             word.fetch_or(1 << (process % 64), Ordering::Release);
         }
     }
 
-    pub(super) fn has_left(&self, process: usize) -> bool {
-        let word = self.gone.get(process / 64);
+    fn is_set(words: &[AtomicU64], process: usize) -> bool {
+        let word = words.get(process / 64);
         word.is_some_and(|word| word.load(Ordering::Acquire) & 1 << (process % 64) != 0)
     }
 }
@@ -57,6 +76,7 @@ unsafe impl Shared for Slot {}
 const LAYOUT: u64 = layout::hash(&[
     1, // counted up when the meaning of a field changes and its place does not
     size_of::<Door>(),
+    offset_of!(Door, mapped),
     offset_of!(Door, gone),
     size_of::<Cell>(),
     size_of::<Slot>(),
@@ -132,12 +152,18 @@ impl Part {
     /// The part of a rank of another process.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] or [`Error::InvalidArgument`] if the place that the peer has told does not exist.
-    pub(super) fn peer(segment: Arc<Segment>, offset: u64, spec: WindowSpec) -> Result<Part> {
-        segment.range(offset, spec.len())?;
-        let part = Part { memory: Memory::There(segment, offset), spec };
-        part.door()?;
-        Ok(part)
+    /// [`Error::BadPeer`] if the place that the peer has told does not exist, or is no place for a part.
+    pub(super) fn peer(rank: usize, segment: Arc<Segment>, offset: u64, spec: WindowSpec) -> Result<Part> {
+        let part = Part { memory: Memory::There(segment.clone(), offset), spec };
+        let is_sound = segment.range(offset, spec.len()).is_ok()
+            && part.door().is_ok()
+            && part.typed::<Cell>(spec.signals_at(), spec.signals).is_ok()
+            && part.typed::<Slot>(spec.slots_at(), spec.slots).is_ok();
+        if is_sound {
+            Ok(part)
+        } else {
+            Err(Error::bad_peer(format!("rank {rank} tells of a part that cannot be")))
+        }
     }
 
     /// The block, if it is of this process.
@@ -189,6 +215,15 @@ impl Part {
             return Err(Error::invalid("Window", why));
         }
         self.typed(at, count as u64)
+    }
+
+    /// Says that nothing is exposed any more.
+    pub(super) fn withdraw_all(&self) {
+        if let Ok(slots) = self.typed::<Slot>(self.spec.slots_at(), self.spec.slots) {
+            slots.iter().for_each(|slot| slot.round.store(0, Ordering::Release));
+            // Before any later write to the memory that was exposed; pairs with the fence in `Region::verify`.
+            fence(Ordering::Release);
+        }
     }
 
     /// Makes all bytes zero.

@@ -10,7 +10,7 @@ use comm_core::{Deadline, Error, Result, point};
 
 use super::signals::Await;
 
-use super::transfer::{Place, StoreOp, Sub, check_dtypes, tiles};
+use super::transfer::{Rect, StoreOp, Sub, check_dtypes, tiles};
 use super::{View, Window};
 
 /// A rank's exposed tensor, as bytes in row-major order.
@@ -58,8 +58,8 @@ impl Window {
         slot: usize,
         round: u64,
     ) -> Result<Region<'_>> {
-        if op.team().id() != self.context().id() {
-            return Err(Error::invalid("Window::region", "the operation is of another team than the window"));
+        if !std::ptr::eq(op.team(), self.context().as_ref()) {
+            return Err(Error::invalid("Window::region", "the operation is of another rank than the window"));
         }
         self.find(rank, slot, round, |id| op.peer_segment(rank, id))
     }
@@ -75,13 +75,10 @@ impl Window {
         let nothing =
             || Error::bad_peer(format!("rank {rank} has exposed nothing in slot {slot} in round {round}"));
         let (len, memory) = if self.context().shares_process(rank) {
-            let there = self.exposition(rank, slot)?.lock().unwrap_or_else(PoisonError::into_inner);
-            match &there.tensor {
-                Some(tensor) if there.round == round => {
-                    (tensor.nbytes(), Memory::Here(Box::new(tensor.clone())))
-                }
-                _ => return Err(nothing()),
-            }
+            let exposed = self.expositions(rank)?.lock().unwrap_or_else(PoisonError::into_inner);
+            let there = exposed.get(&slot).filter(|there| there.round == round);
+            let tensor = there.and_then(|there| there.tensor.clone()).ok_or_else(nothing)?;
+            (tensor.nbytes(), Memory::Here(Box::new(tensor)))
         } else {
             if round == 0 || line.round.load(Ordering::Acquire) != round {
                 return Err(nothing());
@@ -183,7 +180,9 @@ impl TypedRegion<'_> {
     /// [`Error::InvalidArgument`] for a rectangle that is not inside; [`Error::BadPeer`] if the rank has withdrawn the
     /// tensor meanwhile.
     pub fn remote_load(&self, offsets: &[usize], shape: &[usize]) -> Result<Tensor> {
-        let tile = Tile::new("TypedRegion::remote_load", &self.shape, offsets, shape)?;
+        const OP: &str = "TypedRegion::remote_load";
+        self.region.window.alive(OP)?;
+        let tile = Tile::new(OP, &self.shape, offsets, shape)?;
         let mut copy = TensorBuf::zeros(shape, self.dtype)?;
         let (bytes, size) = (copy.bytes_mut()?, self.dtype.size());
         let mut done = 0;
@@ -203,10 +202,14 @@ impl TypedRegion<'_> {
     /// for nothing.
     pub fn get(&self, target: &View<'_>, sub: Option<Sub<'_>>, after: Option<Await<'_>>) -> Result<()> {
         const OP: &str = "TypedRegion::get";
+        self.region.window.alive(OP)?;
         check_dtypes(OP, target.dtype(), self.dtype)?;
         let (to, from) = tiles(OP, target.shape(), &self.shape, sub)?;
-        after.map_or(Ok(()), |signal| signal.now().map(drop))?;
-        let (place, size): (Place<'_>, usize) = (target.place(&to)?, self.dtype.size());
+        if let Some(signal) = after {
+            signal.check(OP, self.region.window)?;
+            signal.now()?;
+        }
+        let (place, size): (Rect<'_>, usize) = (target.place(&to)?, self.dtype.size());
         place
             .store_from(OP, StoreOp::Set, &from, |element, bytes| self.region.read(element * size, bytes))?;
         self.region.verify()

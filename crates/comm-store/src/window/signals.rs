@@ -100,6 +100,26 @@ impl<'w> Signals<'w> {
         Ok(())
     }
 
+    /// Changes a cell of a rank from one value to another, if it holds that: of several ranks that try, one succeeds. For
+    /// cells that are only ever set, and never added to. Gives what the cell held.
+    ///
+    /// # Errors
+    /// Those of [`notify`](Signals::notify).
+    #[doc(alias = "compare_exchange")]
+    pub fn replace(&self, peer: usize, cell: &[usize], expected: i32, value: i32) -> Result<i32> {
+        self.window.alive("Signals::replace")?;
+        let cell = self.cell_of(peer, cell)?;
+        let word = |signal: i32| i64::from(signal) as u64;
+        let held = match cell.replace(word(expected), word(value), self.window.member.bell()) {
+            Ok(()) => expected,
+            Err(held) => signal::low_half(held),
+        };
+        if peer != self.window.rank() {
+            self.window.counters.notified();
+        }
+        Ok(held)
+    }
+
     /// Waits until a cell of this rank compares to `expected` as it should, and returns what it holds. It changes nothing.
     ///
     /// `from` is the rank whose signal is awaited, if it is one: it is named if it does not come, and the wait ends when it
@@ -184,6 +204,7 @@ impl<'w> Signals<'w> {
     /// [`Error::InvalidArgument`] for a cell that is not there.
     #[doc(alias = "pl.read")]
     pub fn read(&self, cell: &[usize]) -> Result<i32> {
+        self.window.reached(self.window.rank())?;
         Ok(signal::value(self.cell_of(self.window.rank(), cell)?))
     }
 
@@ -222,7 +243,7 @@ impl<'w> Signals<'w> {
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<&Self> {
         self.rows("Signals::barrier")?;
         let mut op = self.window.member.begin("window barrier", deadline)?;
-        let met = self.meet(&mut op, &"the others at the barrier", |_| Ok(()));
+        let met = self.meet(&mut op, &self.barrier_text(), |_| Ok(()));
         op.settle(met, false)?;
         Ok(self)
     }
@@ -235,15 +256,14 @@ impl<'w> Signals<'w> {
     #[doc(alias = "monitored_barrier")]
     pub fn barrier_named(&self, name: &str, deadline: impl Into<Deadline>) -> Result<&Self> {
         self.rows("Signals::barrier_named")?;
-        let title = format!("barrier {name:?}");
-        let mut op = self.window.member.begin(title.clone(), deadline)?;
-        let met = self.meet(&mut op, &"the others at the barrier", |_| Ok(()));
+        let mut op = self.window.member.begin(format!("barrier {name:?}"), deadline)?;
+        let met = self.meet(&mut op, &self.barrier_text(), |_| Ok(()));
         // Where the absent are is looked up before this rank's own failure can move them.
         let seen = met.is_err().then(|| self.window.member.snapshot());
         op.settle(met, false).map_err(|error| match (error, seen) {
             (Error::Timeout { what, waited, missing, seen, expected, at }, Some(snapshot)) => {
                 let places = missing.iter().map(|m| whereabouts(&snapshot, m.rank));
-                let what = format!("{title}: {what}; {}", places.collect::<Vec<_>>().join("; "));
+                let what = format!("{what}; {}", places.collect::<Vec<_>>().join("; "));
                 Error::Timeout { what, waited, missing, seen, expected, at }
             }
             (error, _) => error,
@@ -263,8 +283,8 @@ impl<'w> Signals<'w> {
         before: impl FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         self.rows("Signals::meet")?;
-        if op.team().id() != self.window.member.id() {
-            return Err(Error::invalid("Signals::meet", "the operation is of another team than the window"));
+        if !std::ptr::eq(op.team(), self.window.member.as_ref()) {
+            return Err(Error::invalid("Signals::meet", "the operation is of another rank than the window"));
         }
         let (rank, size) = (self.window.rank(), self.window.nranks());
         let bell = self.window.member.bell();
@@ -280,7 +300,8 @@ impl<'w> Signals<'w> {
         };
         let gather = || {
             let peers = (0..size).filter(|&src| src != rank);
-            op.all_reach(what, peers, |src| own[src], 1, |seen| Cmp::Ge.holds(signal::low_half(seen), 1))
+            // What cannot be there ends the wait as well, and is found out when it is taken.
+            op.all_reach(what, peers, |src| own[src], 1, |seen| signal::low_half(seen) != 0)
         };
         let take = |src: usize| {
             self.window.counters.waited();
@@ -289,6 +310,14 @@ impl<'w> Signals<'w> {
         credits::meet(size, rank, arrive, gather, take).map_err(as_signal)?;
         self.window.counters.met();
         Ok(())
+    }
+
+    /// What a rank waits for at a barrier: two that differ are told apart.
+    fn barrier_text(&self) -> impl fmt::Display {
+        let (id, first) = (self.window.id, self.first);
+        fmt::from_fn(move |f| {
+            write!(f, "the others at the barrier of signals from {first} on of window {id}")
+        })
     }
 
     /// A barrier needs a cell for each rank, in a row.
@@ -339,6 +368,14 @@ fn as_signal(mut error: Error) -> Error {
         *seen = signal::low_half(*seen as u64).into();
     }
     error
+}
+
+/// The signal of a transfer is of the same ranks as its bytes: numbers of ranks of another team are others.
+fn same_rank(op: &'static str, signals: &Window, window: &Window) -> Result<()> {
+    if Arc::ptr_eq(&signals.member, &window.member) {
+        return Ok(());
+    }
+    Err(Error::invalid(op, "the signal is of a window of another team than the bytes"))
 }
 
 /// Where a rank was seen to be.
@@ -420,7 +457,9 @@ impl<'a> Notify<'a> {
         Notify { signals, cell, value, op: NotifyOp::Set }
     }
 
-    pub(super) fn check(&self, peer: usize) -> Result<()> {
+    /// Whether it can be sent to a peer of this window.
+    pub(super) fn check(&self, op: &'static str, window: &Window, peer: usize) -> Result<()> {
+        same_rank(op, self.signals.window, window)?;
         self.signals.cell_of(peer, self.cell).map(drop)
     }
 
@@ -461,6 +500,11 @@ impl<'a> Await<'a> {
     #[must_use]
     pub fn by(self, deadline: impl Into<Deadline>) -> Await<'a> {
         Await { deadline: deadline.into(), ..self }
+    }
+
+    /// Whether it comes to the rank of this window.
+    pub(super) fn check(&self, op: &'static str, window: &Window) -> Result<()> {
+        same_rank(op, self.signals.window, window)
     }
 
     /// Waits for it, and returns what the cell holds.

@@ -28,6 +28,9 @@ pub struct WindowSpec {
 /// Far more than memory holds, and small enough that no sum of the three wraps.
 const MOST: u64 = 1 << 48;
 
+/// More slots than anybody exposes tensors in at a time.
+const MOST_SLOTS: u64 = 1 << 24;
+
 const LINE: u64 = 64;
 
 impl WindowSpec {
@@ -64,7 +67,7 @@ impl WindowSpec {
     }
 
     pub(super) fn check(self) -> Result<()> {
-        if [self.bytes, self.signals, self.slots].iter().any(|&n| n > MOST) {
+        if [self.bytes, self.signals].iter().any(|&n| n > MOST) || self.slots > MOST_SLOTS {
             return Err(Error::invalid("Window::alloc", format!("{self}: that is more than there can be")));
         }
         Ok(())

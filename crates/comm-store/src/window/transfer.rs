@@ -32,7 +32,7 @@ pub struct Sub<'a> {
 
 /// Elements of a rank's part: a rectangle of a view.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct Rect<'a> {
     pub(super) part: &'a Part,
     /// Where the view begins in the part's bytes.
     pub(super) at: usize,
@@ -40,7 +40,7 @@ pub(super) struct Place<'a> {
     pub(super) tile: &'a Tile,
 }
 
-impl Place<'_> {
+impl Rect<'_> {
     fn byte(&self, element: usize) -> usize {
         self.at + element * self.dtype.size()
     }

@@ -7,7 +7,7 @@ use comm_core::{Error, Result, point};
 
 use super::alignment::check_alignment;
 use super::signals::{Await, Notify};
-use super::transfer::{Place, StoreOp, Sub, check_dtypes, check_op, tiles};
+use super::transfer::{Rect, StoreOp, Sub, check_dtypes, check_op, tiles};
 use super::{Part, Window};
 
 /// Bytes of a window as elements of a shape, row-major, at the same place on every rank.
@@ -98,6 +98,7 @@ impl<'w> View<'w> {
     #[doc(alias = "tile.load")]
     pub fn load_tile(&self, offsets: &[usize], shape: &[usize]) -> Result<Tensor> {
         const OP: &str = "View::load_tile";
+        self.window.reached(self.window.rank())?;
         let tile = Tile::new(OP, &self.shape, offsets, shape)?;
         check_alignment(OP, shape, self.dtype.size())?;
         self.load(self.window.rank(), &tile, shape)
@@ -229,14 +230,14 @@ impl<'w> View<'w> {
         let (to, from) = tiles(OP, &self.shape, &source.shape, sub)?;
         let part = self.window.part(peer)?;
         if let Some(notify) = &then {
-            notify.check(peer)?;
+            notify.check(OP, self.window, peer)?;
         }
         if peer == self.window.rank() {
             self.refuse_overlap(OP, &to, source, &from)?;
         }
         point!("window.put");
         let (own, size) = (source.own()?, self.dtype.size());
-        let place = Place { part, at: self.at, dtype: self.dtype, tile: &to };
+        let place = Rect { part, at: self.at, dtype: self.dtype, tile: &to };
         place.store_from(OP, op, &from, |element, bytes| own.read(source.at + element * size, bytes))?;
         self.moved(peer, &to);
         then.map_or(Ok(()), |notify| notify.send(peer))
@@ -265,7 +266,10 @@ impl<'w> View<'w> {
         if peer == self.window.rank() {
             target.refuse_overlap(OP, &to, self, &from)?;
         }
-        after.map_or(Ok(()), |signal| signal.now().map(drop))?;
+        if let Some(signal) = after {
+            signal.check(OP, self.window)?;
+            signal.now()?;
+        }
         point!("window.get");
         let place = target.place(&to)?;
         let size = self.dtype.size();
@@ -277,12 +281,12 @@ impl<'w> View<'w> {
     }
 
     /// A rectangle of this rank's own part.
-    pub(super) fn place<'a>(&'a self, tile: &'a Tile) -> Result<Place<'a>> {
-        Ok(Place { part: self.own()?, at: self.at, dtype: self.dtype, tile })
+    pub(super) fn place<'a>(&'a self, tile: &'a Tile) -> Result<Rect<'a>> {
+        Ok(Rect { part: self.own()?, at: self.at, dtype: self.dtype, tile })
     }
 
     fn own(&self) -> Result<&'w Part> {
-        self.window.part(self.window.rank())
+        self.window.reached(self.window.rank())
     }
 
     fn element<T: Element>(&self, op: &'static str, index: &[usize]) -> Result<usize> {
@@ -320,7 +324,7 @@ impl<'w> View<'w> {
         let part = self.window.part(peer)?;
         // Bytes that another process may change are copied once and looked at in the copy.
         let dense = if tensor.is_ours() { tensor.contiguous()? } else { tensor.to_buf()?.freeze() };
-        let place = Place { part, at: self.at, dtype: self.dtype, tile: &tile };
+        let place = Rect { part, at: self.at, dtype: self.dtype, tile: &tile };
         place.store(op, dense.bytes()?)?;
         self.moved(peer, &tile);
         Ok(())

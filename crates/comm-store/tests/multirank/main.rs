@@ -6,8 +6,12 @@
     reason = "a test says what went wrong by panicking"
 )]
 
+mod fault;
+mod support;
 mod window;
 
 fn main() -> std::process::ExitCode {
-    comm_testkit::main(&window::cases(), &[])
+    let cases = [fault::cases(), window::cases()].concat();
+    let programs = [fault::PROGRAMS, window::PROGRAMS].concat();
+    comm_testkit::main(&cases, &programs)
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use comm_core::POINTS;
 use comm_core::team::Team;
 use comm_core::tensor::{DType, TensorBuf};
 use comm_testkit::fault::Fault;
 use comm_testkit::{Case, LauncherCtx, Layout, RankCtx, RankResult, Signal, check, done, probe};
 
 use super::kill::SOON;
+use super::matrix;
 use super::member::{Ops, Orders};
 use super::verdict::Told;
 
@@ -30,7 +30,7 @@ fn new_names(before: &[String]) -> Vec<String> {
 /// Kills all when one of them has come to the point, and lets others use their names.
 fn at_each_point(ctx: &LauncherCtx) -> RankResult {
     let before = probe::dev_shm();
-    for &point in POINTS {
+    for point in matrix::points() {
         if ctx.layout() == Layout::Threads && point == "link.connect" {
             // There is nobody to connect to.
             continue;

@@ -154,7 +154,7 @@ pub fn awaits(ctx: &RankCtx) -> RankResult {
         place[..8].copy_from_slice(&block.segment().id().to_ne_bytes());
         place[8..16].copy_from_slice(&block.offset().to_ne_bytes());
         let mine = block.clone();
-        team.share(ctx.rank() as u64, move || mine);
+        let _shared = team.share(ctx.rank() as u64, move || mine);
         let mut op = team.begin("map", SOON)?;
         let places = op.say(&place)?;
         let mut targets = Vec::new();

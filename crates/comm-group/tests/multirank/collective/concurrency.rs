@@ -16,7 +16,7 @@ use crate::support::{Any, group};
 pub fn cases() -> Vec<Case> {
     vec![
         case("concurrency/-/-/two-groups", two_groups),
-        case("concurrency/-/-/second-thread", second_thread),
+        case("concurrency/-/-/second-thread", second_thread).worlds(|w| w > 1),
         case("concurrency/-/-/any-thread", any_thread),
         case("leave/-/-/others-wait", others_wait),
         case("leave/-/-/at-once", at_once),

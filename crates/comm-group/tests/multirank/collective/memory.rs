@@ -10,7 +10,10 @@ use super::case;
 use crate::support::{Any, PLACES, group, tensor};
 
 pub fn cases() -> Vec<Case> {
-    vec![case("memory/-/-/1000-collectives", thousand), case("memory/-/-/groups", groups)]
+    vec![
+        case("memory/-/-/1000-collectives", thousand).worlds(|w| w > 1),
+        case("memory/-/-/groups", groups).worlds(|w| w > 1),
+    ]
 }
 
 #[derive(Debug)]

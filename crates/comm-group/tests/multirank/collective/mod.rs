@@ -1,19 +1,27 @@
 //! Every operation, over every layout, against serial answers.
 
-use comm_testkit::Case;
+use comm_testkit::{Case, Program};
 
 mod agreement;
 mod all_gather;
 mod all_reduce;
 mod barrier;
+mod bits;
 mod concurrency;
+mod disagree;
+mod every;
+mod into;
 mod letters;
 mod memory;
 mod property;
+mod rows;
 mod shard;
+mod start;
 
 const SUITE: &str = "collective";
 const BACKEND: &str = "same-device";
+
+pub const PROGRAMS: &[Program] = &[every::CROWD];
 
 pub fn cases() -> Vec<Case> {
     [
@@ -26,6 +34,12 @@ pub fn cases() -> Vec<Case> {
         letters::cases(),
         property::cases(),
         memory::cases(),
+        every::cases(),
+        rows::cases(),
+        disagree::cases(),
+        into::cases(),
+        start::cases(),
+        bits::cases(),
     ]
     .concat()
 }

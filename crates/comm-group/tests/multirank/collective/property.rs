@@ -5,8 +5,9 @@ use comm_group::{ReduceOp, ThreadGroup};
 use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, RankCtx, RankResult, check_eq, done};
 
-use super::all_gather::{dense, gather_and_check};
+use super::all_gather::gather_and_check;
 use super::case;
+use crate::call::dense;
 use crate::support::{
     Number, Place, bytes_of, contribution, expected_sum, group, is_own, random_view, same_bytes, strided,
 };

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use comm_testkit::fault::Fault;
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::report::{Notice, in_time, is_lost};
 use super::{BACKEND, SOON, SUITE, dice};
+use crate::message;
 use crate::support::Any;
 
 const SPREAD: &[Layout] = &[Layout::Processes, Layout::Mixed];
@@ -27,9 +28,10 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// The points that a group passes: its own, and those of the window that it makes, signals through and reads. The others of
-/// a window are visited in comm-store.
+/// a window are visited in comm-store, and those of messages beside them.
 pub fn points() -> Vec<&'static str> {
-    [comm_group::POINTS, &["window.made", "window.notify", "window.read"]].concat()
+    let own = comm_group::POINTS.iter().filter(|point| !message::POINTS.contains(point));
+    own.copied().chain(["window.made", "window.notify", "window.read"]).collect()
 }
 
 /// The points that are passed when the group is made, and not inside a collective.
@@ -42,7 +44,8 @@ pub fn inside(point: &str, nth: u64) -> u64 {
 
 /// The list is what a run really passes: every listed point, and no other on the way of a collective.
 fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
-    const ROUNDS: u64 = 20;
+    // Each operation ten times.
+    const ROUNDS: u64 = 120;
     let visited = |rounds: u64| -> Any<BTreeMap<String, u64>> {
         let running = ctx.launch("group-loop").arg(json!({"rounds": rounds})).record().limit(SOON).spawn()?;
         check_all_ok(&running.wait(SOON))?;
@@ -50,8 +53,8 @@ fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
         Ok(hits.map(|(point, _, _, n)| (point, n)).collect())
     };
     let (none, some) = (visited(0)?, visited(ROUNDS)?);
-    // In every second round at least; a join may take a few more attempts in one run than in the other.
-    let grown = |&(point, n): &(&String, &u64)| *n >= none.get(point).unwrap_or(&0) + ROUNDS / 2;
+    // In one operation at least; a join may take a few more attempts in one run than in the other.
+    let grown = |&(point, n): &(&String, &u64)| *n >= none.get(point).unwrap_or(&0) + ROUNDS / 12;
     let grown: BTreeSet<&str> = some.iter().filter(grown).map(|(point, _)| point.as_str()).collect();
     let mut listed: BTreeSet<&str> = points().into_iter().collect();
     for point in ONCE {
@@ -81,7 +84,7 @@ fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
         all = vec![*rng.choose(&all).ok_or("there are ranks")?];
     }
     for (victim, hit) in all {
-        let slowest = kill_one(ctx, point, victim, hit)
+        let slowest = kill_one(ctx, json!({}), point, victim, hit)
             .map_err(|e| format!("rank {victim} killed at {point}, hit {hit}: {e}"))?;
         ctx.progress(&format!("rank {victim} killed at {point}, hit {hit}: noticed after {slowest}"));
     }
@@ -89,9 +92,9 @@ fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
 }
 
 /// The victim is held at the point, so that the moment of its death is known.
-fn kill_one(ctx: &LauncherCtx, point: &str, victim: usize, hit: u64) -> Any<Notice> {
+pub fn kill_one(ctx: &LauncherCtx, args: Value, point: &str, victim: usize, hit: u64) -> Any<Notice> {
     let fault = Fault::at(point).rank(victim).hit(hit).hold("never");
-    let running = ctx.launch("group-loop").fault(fault).limit(SOON).spawn()?;
+    let running = ctx.launch("group-loop").arg(args).fault(fault).limit(SOON).spawn()?;
     running.wait_held(victim, "never", SOON)?;
     let process = running.process_of(victim).ok_or("the launch runs it")?;
     let lost = running.ranks_of(process).to_vec();

@@ -29,7 +29,9 @@ pub fn cases() -> Vec<Case> {
     let window = of("window", &[Layout::Processes]);
     // For the copy of an input that peers cannot reach; for the part of a sum.
     let both = &[Layout::Processes, Layout::Mixed];
-    vec![window, of("input", both), of("part", both)]
+    // Alone, a rank copies for nobody.
+    let shared = |when| of(when, both).worlds(|w| w > 1);
+    vec![window, shared("input"), shared("part")]
 }
 
 fn one_is_poor(ctx: &LauncherCtx, when: &'static str) -> RankResult {

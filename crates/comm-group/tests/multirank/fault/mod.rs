@@ -7,6 +7,7 @@ use comm_testkit::{Case, LauncherCtx, Program};
 
 mod exit;
 mod kill;
+mod matrix;
 mod memory;
 mod panic;
 mod program;
@@ -23,7 +24,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// How long a survivor may take to notice a death.
 const NOTICE: Duration = Duration::from_millis(100);
 
-pub const PROGRAMS: &[Program] = &[program::LOOP, rolling::MEMBER, memory::POOR];
+pub const PROGRAMS: &[Program] = &[program::LOOP, exit::STARTS, rolling::MEMBER, memory::POOR];
 
 /// Random numbers of a case: others for each point and layout.
 fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
@@ -32,5 +33,14 @@ fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [exit::cases(), kill::cases(), rolling::cases(), panic::cases(), stop::cases(), memory::cases()].concat()
+    [
+        exit::cases(),
+        kill::cases(),
+        rolling::cases(),
+        panic::cases(),
+        stop::cases(),
+        memory::cases(),
+        matrix::cases(),
+    ]
+    .concat()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comm_testkit::fault::{Action, Fault};
 use comm_testkit::{Case, LauncherCtx, Outcome, RankResult, check, check_eq, done};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::kill::{ONCE, inside, points};
 use super::report::{Notice, in_time, is_lost};
@@ -29,8 +29,19 @@ fn falls_at(ctx: &LauncherCtx, point: &'static str, action: Action) -> RankResul
     let mut rng = dice(ctx, point);
     let victim = rng.below(ctx.world() as u64) as usize;
     let nth = inside(point, 5 + rng.below(4));
+    fall_one(ctx, json!({}), point, victim, nth, action)
+}
+
+pub fn fall_one(
+    ctx: &LauncherCtx,
+    args: Value,
+    point: &'static str,
+    victim: usize,
+    nth: u64,
+    action: Action,
+) -> RankResult {
     let fault = Fault::at(point).rank(victim).hit(nth).does(action);
-    let running = ctx.launch("group-loop").fault(fault).limit(SOON).spawn()?;
+    let running = ctx.launch("group-loop").arg(args).fault(fault).limit(SOON).spawn()?;
     let mut notes = Vec::new();
     for rank in (0..ctx.world()).filter(|&r| r != victim) {
         let note = running.wait_note(rank, "error", SOON)?;

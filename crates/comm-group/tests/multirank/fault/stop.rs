@@ -1,40 +1,61 @@
 //! SIGSTOP of a process inside a collective: the others time out and say so, and when it goes on it does no harm and is
 //! not fooled.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use comm_testkit::fault::Fault;
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::kill::{ONCE, points};
 use super::program::BYTES;
 use super::report::is_stopped;
 use super::{BACKEND, SOON, SUITE, dice};
+use crate::support::Any;
 
 /// Segment, and offset in it.
 type Place = (u64, u64);
 
-/// The rounds of the program take turns: even ones reduce, odd ones gather.
+/// The first round of the program reduces, the second gathers.
 const GATHER: u64 = 3;
 
 pub fn cases() -> Vec<Case> {
-    let mut all = Vec::new();
-    for point in points().into_iter().filter(|&p| !ONCE.contains(&p) && p != "window.read") {
-        // A reduction passes `reduced` and `gathered`, a gathering only `gathered`: any hit will do.
-        all.push((format!("stop/-/-/{point}"), point, 3));
-    }
-    all.push(("stop/-/-/window.read/reduce".into(), "window.read", 0));
-    all.push(("stop/-/-/window.read/pull".into(), "window.read", PULL));
-    all.push(("stop/-/-/window.read/gather".into(), "window.read", GATHER));
-    let of = |(name, point, hit)| {
-        Case::launcher(SUITE, name, move |ctx: &LauncherCtx| stops_at(ctx, point, hit))
-            .worlds(|w| w == 4)
-            .layouts(&[Layout::Processes, Layout::Mixed])
-            .limit(Duration::from_secs(60))
-            .backend(BACKEND)
+    let read = |which: u64| move |ctx: &LauncherCtx| stops_at(ctx, "window.read", which);
+    let all = [
+        Case::launcher(SUITE, "stop/-/-/each-point", each_point),
+        Case::launcher(SUITE, "stop/-/-/window.read/reduce", read(0)),
+        Case::launcher(SUITE, "stop/-/-/window.read/pull", read(PULL)),
+        Case::launcher(SUITE, "stop/-/-/window.read/gather", read(GATHER)),
+    ];
+    let spread = &[Layout::Processes, Layout::Mixed];
+    let of = |case: Case| case.worlds(|w| w == 4).layouts(spread).limit(Duration::from_secs(120));
+    all.into_iter().map(|case| of(case).backend(BACKEND)).collect()
+}
+
+fn each_point(ctx: &LauncherCtx) -> RankResult {
+    let points = points().into_iter().filter(|&p| !ONCE.contains(&p) && p != "window.read").collect();
+    // In a later round. Of notifies the first of a round: who has been notified waits for those who have not, too.
+    let hit = |point| if point == "window.notify" { 4 } else { 3 };
+    together(points, |point| {
+        stops_at(ctx, point, hit(point)).map(drop).map_err(|e| format!("{point}: {e}").into())
+    })?;
+    done()
+}
+
+/// Does the same for all of them, a few at once: who waits for a deadline needs no core.
+pub fn together<T: Send>(all: Vec<T>, one: impl Fn(T) -> Any<()> + Sync) -> Any<()> {
+    let next = Mutex::new(all.into_iter());
+    let work = || -> Any<()> {
+        while let Some(item) = next.lock().ok().and_then(|mut next| next.next()) {
+            one(item)?;
+        }
+        Ok(())
     };
-    all.into_iter().map(of).collect()
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|t| t.join().map_err(|_| "a thread panicked")?)
+    })
 }
 
 /// A reduction has one read for each block of its part and rank, then one for each rank's part.
@@ -75,8 +96,13 @@ fn stops_at(ctx: &LauncherCtx, point: &'static str, hit: u64) -> RankResult {
     // The last rank reads a survivor's memory in another process last of all if the victim is the first.
     let victim = if point == "window.read" { 0 } else { dice(ctx, point).below(world as u64) as usize };
     let hit = if point == "window.read" { read_of(world as u64, hit) } else { hit };
+    stop_one(ctx, json!({"op_ms": 1000}), point, victim, hit)
+}
+
+pub fn stop_one(ctx: &LauncherCtx, args: Value, point: &'static str, victim: usize, hit: u64) -> RankResult {
+    let world = ctx.world();
     let site = || Fault::at(point).rank(victim).hit(hit);
-    let mut launch = ctx.launch("group-loop").arg(json!({"op_ms": 1000})).limit(SOON);
+    let mut launch = ctx.launch("group-loop").arg(args).limit(SOON);
     if point == "window.read" {
         // By then all others have done their part, those of the same process too: nothing but this read is missing.
         launch = launch.fault(site().delay(Duration::from_millis(50)));

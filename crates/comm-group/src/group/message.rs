@@ -1,0 +1,129 @@
+//! Messages from rank to rank.
+
+#[cfg(doc)]
+use comm_core::Error;
+use comm_core::tensor::{Tensor, TensorMut};
+use comm_core::{Deadline, Result};
+
+use super::{Target, ThreadGroup, one};
+use crate::work::Work;
+
+/// Messages from one rank to another, in which no other rank takes part. Those of a pair arrive in the order in which they
+/// were sent. Whoever waits for a message in vain gets a time-out, which changes nothing else: the group goes on.
+impl ThreadGroup {
+    /// Sends a tensor to a rank, and returns when that has it.
+    ///
+    /// Two ranks that send to each other at the same time wait for each other: one of them receives first, or both use
+    /// [`exchange`](ThreadGroup::exchange).
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+    /// use comm_group::ThreadGroup;
+    ///
+    /// fn rank(rank: usize) -> comm_core::Result<()> {
+    ///     let deadline = Deadline::default();
+    ///     let group = ThreadGroup::new(Team::join("send-example", rank, 2, deadline)?, deadline)?;
+    ///     if rank == 0 {
+    ///         return group.send(&Tensor::from_slice(&[2], &[3u8, 4])?, 1, deadline);
+    ///     }
+    ///     assert_eq!(group.recv(0, deadline)?.as_slice::<u8>()?, [3, 4]);
+    ///     Ok(())
+    /// }
+    /// # std::thread::scope(|s| {
+    /// #     for r in 0..2 {
+    /// #         s.spawn(move || rank(r).unwrap());
+    /// #     }
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for this rank itself or one that is not there; [`Error::Mismatch`], on both, if the
+    /// receiver has a buffer of another shape or dtype; [`Error::Timeout`], which withdraws the message (unless the receiver
+    /// has begun to take it and is stopped: then it may still arrive); [`Error::BadPeer`] if the receiver has failed to take
+    /// it; what ended the team, [`Error::PeerLeft`].
+    #[doc(alias = "Send")]
+    pub fn send(&self, tensor: &Tensor, to: usize, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
+        self.inner.queue.drain();
+        self.inner.backend.send(tensor, to, deadline)
+    }
+
+    /// Starts a [`send`](ThreadGroup::send).
+    ///
+    /// # Errors
+    /// Those of starting a thread; the others are the work's.
+    pub fn send_start(&self, tensor: &Tensor, to: usize, deadline: impl Into<Deadline>) -> Result<Work<()>> {
+        let (tensor, deadline) = (tensor.clone(), deadline.into());
+        self.inner.queue.start(&self.inner, "send", move |group| group.backend.send(&tensor, to, deadline))
+    }
+
+    /// Receives the next message of a rank.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if there is none; [`Error::InvalidArgument`] for this rank itself or one that is not there;
+    /// [`Error::BadPeer`] if what the sender says cannot be; no memory; what ended the team, [`Error::PeerLeft`].
+    #[doc(alias = "Recv")]
+    pub fn recv(&self, from: usize, deadline: impl Into<Deadline>) -> Result<Tensor> {
+        let deadline = deadline.into();
+        self.inner.queue.drain();
+        self.inner.backend.recv(from, Target::Fresh, deadline).and_then(one)
+    }
+
+    /// [`recv`](ThreadGroup::recv) into the caller's buffer, of the message's shape and dtype, in any strides.
+    ///
+    /// # Errors
+    /// Those of [`recv`](ThreadGroup::recv); [`Error::Mismatch`], on both ranks, if the message is of another shape or dtype.
+    pub fn recv_into<'a>(
+        &self,
+        from: usize,
+        out: impl Into<TensorMut<'a>>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<()> {
+        let deadline = deadline.into();
+        self.inner.queue.drain();
+        self.inner.backend.recv(from, Target::Given(out.into()), deadline).map(drop)
+    }
+
+    /// Starts a [`recv`](ThreadGroup::recv).
+    ///
+    /// # Errors
+    /// Those of starting a thread; the others are the work's.
+    pub fn recv_start(&self, from: usize, deadline: impl Into<Deadline>) -> Result<Work<Tensor>> {
+        let deadline = deadline.into();
+        let run = move |group: &super::Inner| group.backend.recv(from, Target::Fresh, deadline).and_then(one);
+        self.inner.queue.start(&self.inner, "recv", run)
+    }
+
+    /// Receives the next message of whichever rank sends one first, and says which.
+    ///
+    /// # Errors
+    /// Those of [`recv`](ThreadGroup::recv); [`Error::PeerLeft`] if all others have left.
+    pub fn recv_any(&self, deadline: impl Into<Deadline>) -> Result<(usize, Tensor)> {
+        let deadline = deadline.into();
+        self.inner.queue.drain();
+        let (from, outcome) = self.inner.backend.recv_any(deadline)?;
+        Ok((from, one(outcome)?))
+    }
+
+    /// Sends a tensor to one rank and receives one of another, or the same, at the same time.
+    ///
+    /// # Errors
+    /// Those of [`recv`](ThreadGroup::recv), else those of [`send`](ThreadGroup::send).
+    #[doc(alias = "sendrecv")]
+    pub fn exchange(
+        &self,
+        tensor: &Tensor,
+        to: usize,
+        from: usize,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Tensor> {
+        let deadline = deadline.into();
+        self.inner.queue.drain();
+        std::thread::scope(|s| {
+            let sending = s.spawn(|| self.inner.backend.send(tensor, to, deadline));
+            let received = self.inner.backend.recv(from, Target::Fresh, deadline).and_then(one);
+            let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            received.and_then(|tensor| sent.map(|()| tensor))
+        })
+    }
+}

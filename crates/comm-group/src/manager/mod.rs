@@ -1,0 +1,224 @@
+//! Groups by content: whoever asks for the same ids in the same order gets the same group.
+//!
+//! A runtime knows its ranks by ids, and its graphs speak of many lists of them. A [`ThreadGroupManager`] makes the group of a
+//! list when it is asked for first, and hands out the same one from then on.
+
+mod entry;
+mod key;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use comm_core::{Deadline, Result};
+
+use crate::group::ThreadGroup;
+use entry::{Entry, Found};
+pub use key::{DeviceKind, ThreadGroupKey};
+
+const OP: &str = "ThreadGroupManager::group";
+
+/// The groups of one process: made when they are first asked for, kept, and found again by their content. The threads of a
+/// process share one manager; those of other processes have one of the same prefix.
+///
+/// The first call of a rank waits until all ranks of the group have called; later ones talk to nobody. Ranks of one process
+/// may ask for several groups in any order: while one makes a group, the manager brings in those ids of it that it has heard
+/// of before, so that nobody waits for a thread that waits for another group. Ranks of different processes ask for new groups
+/// in the same order, or from a thread for each; else their deadlines end it.
+///
+/// **Failures.** A group that could not be made is not kept: the next call tries again. A group whose team is over is
+/// replaced by the next call of each rank. One that a rank has merely left is kept; [`forget`](ThreadGroupManager::forget)
+/// it. The manager holds the groups, so a rank that panics between operations drops none:
+/// a [`watch`](ThreadGroupManager::watch) tells the others.
+///
+/// **The end.** With the manager go its groups, in the order of their keys as text, which is the same on every rank, but
+/// for those that somebody else holds. It waits for nobody.
+///
+/// ```
+/// use comm_core::{Deadline, tensor::Tensor};
+/// use comm_group::{ReduceOp, ThreadGroupManager};
+///
+/// fn rank(manager: &ThreadGroupManager, id: usize) -> comm_core::Result<()> {
+///     let deadline = Deadline::default();
+///     // The rank of an id is its place in the list.
+///     let group = manager.group([9, 8, 7], id, deadline)?;
+///     assert_eq!(group.rank(), 9 - id);
+///     let sum = group.all_reduce(&Tensor::from_slice(&[1], &[id as i64])?, ReduceOp::Sum, deadline)?;
+///     assert_eq!(sum.as_slice::<i64>()?, [24]);
+///     Ok(())
+/// }
+///
+/// let manager = ThreadGroupManager::with_prefix("manager-example");
+/// std::thread::scope(|s| {
+///     for id in [7, 8, 9] {
+///         let manager = &manager;
+///         s.spawn(move || rank(manager, id).unwrap());
+///     }
+/// });
+/// ```
+#[doc(alias = "ProcessGroupManager")]
+#[doc(alias = "GraphCommContext")]
+#[derive(Default)]
+pub struct ThreadGroupManager {
+    prefix: String,
+    known: Mutex<Known>,
+}
+
+/// What a manager has heard of.
+#[derive(Default)]
+struct Known {
+    groups: HashMap<ThreadGroupKey, Arc<Entry>>,
+    /// The ids that have called.
+    here: BTreeSet<usize>,
+}
+
+impl fmt::Debug for ThreadGroupManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ThreadGroupManager({:?}, {} groups)", self.prefix, lock(&self.known).groups.len())
+    }
+}
+
+impl ThreadGroupManager {
+    /// A manager without a prefix.
+    pub fn new() -> ThreadGroupManager {
+        ThreadGroupManager::default()
+    }
+
+    /// A manager whose groups meet only those of managers with the same prefix: of one graph, say.
+    #[doc(alias = "graph_id")]
+    pub fn with_prefix(prefix: impl Into<String>) -> ThreadGroupManager {
+        ThreadGroupManager { prefix: prefix.into(), known: Mutex::default() }
+    }
+
+    /// The group of a key, or of a list of ids on the CPU, for the rank that has `my_id` in it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](comm_core::Error::InvalidArgument) if the caller's id is not in the list, another one comes twice, or there are more ids than a
+    /// team has ranks; else those of [`Team::join`](comm_core::team::Team::join) and [`ThreadGroup::new`], as an [`Error::Timeout`](comm_core::Error::Timeout) with those who have not
+    /// called. Nothing is kept of a group that could not be made.
+    #[doc(alias = "getThreadGroup")]
+    #[doc(alias = "GetThreadGroup")]
+    pub fn group(
+        &self,
+        key: impl Into<ThreadGroupKey>,
+        my_id: usize,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Arc<ThreadGroup>> {
+        let (key, deadline) = (key.into(), deadline.into());
+        let rank = key.rank_in_group(my_id)?;
+        let entry = self.enter(key, my_id, deadline);
+        match entry.find(rank, deadline)? {
+            Found::Group(group) => Ok(group),
+            Found::Nothing(claim) => {
+                self.bring_in(&entry, deadline);
+                claim.make(deadline)
+            }
+        }
+    }
+
+    /// The entry of a key. An id that calls for the first time is brought into the groups that are being made.
+    fn enter(&self, key: ThreadGroupKey, my_id: usize, deadline: Deadline) -> Arc<Entry> {
+        let mut known = lock(&self.known);
+        let name = || format!("groups/{}|{key}", self.prefix);
+        let entry =
+            known.groups.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(name(), &key))).clone();
+        let others: Vec<Arc<Entry>> = if known.here.insert(my_id) {
+            known.groups.values().filter(|other| !Arc::ptr_eq(other, &entry)).cloned().collect()
+        } else {
+            Vec::new()
+        };
+        drop(known);
+        for other in others.iter().filter(|other| other.is_being_made()) {
+            other.bring_in(my_id, deadline);
+        }
+        entry
+    }
+
+    /// Lets all ids of this process come to a group that is being made. Either they are known by now, or they find it when
+    /// they come: it is marked before.
+    fn bring_in(&self, entry: &Arc<Entry>, deadline: Deadline) {
+        let here: Vec<usize> = lock(&self.known).here.iter().copied().collect();
+        here.into_iter().for_each(|id| entry.bring_in(id, deadline));
+    }
+
+    /// Drops what this manager holds of a group for one of its ids, so that the next call makes it anew. For groups that a
+    /// rank has left.
+    pub fn forget(&self, key: impl Into<ThreadGroupKey>, my_id: usize) {
+        let key = key.into();
+        let entry = lock(&self.known).groups.get(&key).cloned();
+        let taken = entry.and_then(|entry| entry.take(key.rank_of(my_id)?));
+        // Outside of any lock.
+        drop(taken);
+    }
+
+    /// The keys of all groups that have been asked for, in the order in which the groups will be dropped.
+    pub fn keys(&self) -> Vec<ThreadGroupKey> {
+        let mut keys: Vec<_> = lock(&self.known).groups.keys().cloned().collect();
+        keys.sort_by_cached_key(ToString::to_string);
+        keys
+    }
+
+    /// Sees to it that the peers of an id hear of a panic of this thread: dropped while it unwinds, every group that the
+    /// manager holds for this id fails as it would if the rank itself had dropped it.
+    ///
+    /// ```
+    /// let manager = comm_group::ThreadGroupManager::new();
+    /// let _watch = manager.watch(3);
+    /// ```
+    pub fn watch(&self, my_id: usize) -> Watch<'_> {
+        Watch { manager: self, id: my_id }
+    }
+
+    /// Drops all groups in the order of their keys, and says which.
+    fn close(&self, mut dropping: impl FnMut(&str, usize)) {
+        let entries = std::mem::take(&mut lock(&self.known).groups);
+        let mut entries: Vec<_> = entries.into_iter().map(|(key, entry)| (key.to_string(), entry)).collect();
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (key, entry) in entries {
+            for rank in 0..entry.ids.len() {
+                if let Some(group) = entry.take(rank) {
+                    dropping(&key, rank);
+                    drop(group);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for ThreadGroupManager {
+    fn drop(&mut self) {
+        self.close(|_, _| {});
+    }
+}
+
+/// Tells peers of a panic; see [`ThreadGroupManager::watch`].
+#[derive(Debug)]
+pub struct Watch<'a> {
+    manager: &'a ThreadGroupManager,
+    id: usize,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        let mut known = lock(&self.manager.known);
+        known.here.remove(&self.id);
+        let entries: Vec<_> = known.groups.values().cloned().collect();
+        drop(known);
+        for entry in entries {
+            let rank = entry.ids.iter().position(|&id| id == self.id);
+            if let Some(group) = rank.and_then(|rank| entry.peek(rank)) {
+                group.team().fail();
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
