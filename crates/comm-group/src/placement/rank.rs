@@ -183,9 +183,10 @@ mod tests {
 
     #[test]
     fn who_fails_between_lines_tells_all_of_them() {
-        let soon = Duration::from_secs(20);
+        let (soon, made) = (Duration::from_secs(20), std::sync::Barrier::new(4));
         on_a_mesh("fails-between", |rank| {
             let lines = rank.lines(|_| true, soon.into()).unwrap();
+            made.wait();
             if rank.id() == 7 {
                 let failed = lines.run("redistribute", |_| Err::<(), _>(Error::invalid("test", "no more")));
                 assert!(failed.unwrap_err().to_string().contains("no more"));
