@@ -317,8 +317,49 @@ fn wrong_arguments_of_a_barrier_are_one_line() -> Outcome {
 }
 
 #[test]
+fn redistribute() -> Outcome {
+    let expected = [
+        "  mesh dimension 0: S(0) -> S(1) by all-to-all, 48 bytes",
+        "  mesh dimension 1: R -> S(1) by replicate-to-shard, 0 bytes",
+        "  mesh dimension 1: S(1) -> R by all-gather, 48 bytes",
+        "[S(0), S(1)] -> [S(1), S(1)], i64 of shape [4, 6]: 96 bytes",
+        "rank 0 at [0, 0]: [0, 1, 2, 6, 7, 8]",
+        "rank 0 has columns [0, 1, 6, 7, 12, 13, 18, 19]",
+        "rank 1 at [0, 1]: [3, 4, 5, 9, 10, 11]",
+        "rank 1 has columns [2, 8, 14, 20]",
+        "rank 2 at [1, 0]: [12, 13, 14, 18, 19, 20]",
+        "rank 2 has columns [3, 4, 9, 10, 15, 16, 21, 22]",
+        "rank 3 at [1, 1]: [15, 16, 17, 21, 22, 23]",
+        "rank 3 has collected [15, 51, 87, 123]",
+        "rank 3 has columns [5, 11, 17, 23]",
+    ];
+    assert_eq!(as_threads("redistribute")?, expected);
+    assert_eq!(as_processes("redistribute", 4)?, expected);
+    let six = as_so_many_threads("redistribute", 6)?;
+    assert!(six.contains(&"rank 5 has collected [15, 51, 87, 123]".to_owned()), "{six:#?}");
+    Ok(())
+}
+
+#[test]
+fn axes() -> Outcome {
+    let mut expected = Vec::new();
+    for rank in 0..4 {
+        let (row, column) = (rank / 2, rank % 2);
+        let line = [2 * row, 2 * row + 1];
+        expected.push(format!("rank {rank} at [{row}, {column}]: weights with {line:?}, line {row}"));
+        let outputs = ["0..3 give [2, 20, 3, 30, 4, 40]", "3..6 give [5, 50, 6, 60, 7, 70]"][row];
+        expected.push(format!("rank {rank}: samples {outputs}"));
+    }
+    assert_eq!(as_threads("axes")?, expected);
+    assert_eq!(as_processes("axes", 4)?, expected);
+    Ok(())
+}
+
+#[test]
 fn wrong_arguments_are_refused() -> Outcome {
-    for name in ["all_reduce", "team", "shards", "errors", "remote", "put_get", "ring"] {
+    for name in
+        ["all_reduce", "team", "shards", "errors", "remote", "put_get", "ring", "redistribute", "axes"]
+    {
         for args in [&["--rank", "0"][..], &["--rank", "3", "--size", "2"], &["--size", "0"], &["help"]] {
             assert_eq!(example(name, "wrong").args(args).output()?.status.code(), Some(1), "{name} {args:?}");
         }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use comm_core::{Deadline, Error, Result};
 
 use crate::group::ThreadGroup;
+use crate::manager::ThreadGroupManager;
 
-/// Gives out groups of devices, each made when it is first asked for and then kept.
+/// Gives out groups of devices, each made when it is first asked for and then kept: a [`ThreadGroupManager`] does.
 ///
 /// Whoever redistributes asks for the group of each [`Line`](super::Line) that takes part, and for that of the whole mesh, in
 /// the same order on all ranks.
-#[doc(alias = "ThreadGroupManager")]
 pub trait Groups {
     /// The group of these devices, in this order, for the rank that is device `my_id`: its rank in the group is its position
     /// among the ids. The first call with these ids may wait for the same call of all the others.
@@ -18,6 +18,17 @@ pub trait Groups {
     /// # Errors
     /// Those of [`ThreadGroup::new`] and of joining a team; [`Error::InvalidArgument`] if `my_id` is not among the ids.
     fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>>;
+}
+
+impl Groups for ThreadGroupManager {
+    fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
+        let number = |&id: &u64| {
+            let too_large = |_| Error::invalid("Groups::group", format!("the id {id} is too large"));
+            usize::try_from(id).map_err(too_large)
+        };
+        let ids: Vec<usize> = ids.iter().map(number).collect::<Result<_>>()?;
+        ThreadGroupManager::group(self, ids, number(&my_id)?, deadline)
+    }
 }
 
 /// Asks for a group, and sees that it is the right one.

@@ -1,8 +1,8 @@
 //! Where the elements of a distributed tensor lie, and the cheapest way from one placement to another.
 //!
 //! A tensor lives on a [`DeviceMesh`], a grid of devices, and has one [`Placement`] for each dimension of the mesh: whole on every
-//! rank, in shards, or as contributions that are still to be reduced. All of this is arithmetic; nothing communicates. Every rank
-//! computes the same.
+//! rank, in shards, or as contributions that are still to be reduced. Where elements lie and how they get elsewhere is
+//! arithmetic: nothing communicates, and every rank computes the same. A [`MeshRank`] carries it out.
 //!
 //! | function | answers |
 //! |---|---|
@@ -10,6 +10,14 @@
 //! | [`extent`], [`local_shape`], [`check_local_shape`] | which elements does a rank hold, and in what shape? |
 //! | [`plan`] | by which steps does one list of placements become another, and what do they cost? |
 //! | [`DeviceMesh::line`] | who takes part in a step? |
+//!
+//! | method | does |
+//! |---|---|
+//! | [`MeshRank::distribute`] | one rank's tensor comes to lie on the mesh |
+//! | [`MeshRank::redistribute`] | it comes to lie otherwise: a plan, and then |
+//! | [`MeshRank::carry_out`] | the steps of a plan, and what they have cost |
+//! | [`MeshRank::collect`] | one rank gets the whole |
+//! | [`MeshRank::axis`] | the group of a line, for collectives of one's own |
 //!
 //! # What a list of placements means
 //!
@@ -73,7 +81,11 @@
 //! # Ok::<(), comm_core::Error>(())
 //! ```
 //!
-//! Not here yet: carrying plans out, other meshes for the result, and plans that weigh links of different speed.
+//! **Contributions of a value.** The first rank of a line keeps it, and the others hold the operator's
+//! [identity](crate::ReduceOp::identity). Of an average all keep it: integers come back as they were, and floats of f32 and
+//! f64 where their multiples are exact (and no sum is too large). `premul_sum` changes the value itself, so it has none.
+//!
+//! Not here yet: other meshes for the result, and plans that weigh links of different speed, or small tensors by their rounds.
 
 mod consent;
 mod distribute;

@@ -22,31 +22,13 @@ use crate::group::ThreadGroup;
 /// died, no memory); it ends the groups of the lines through this rank, so that nobody waits for what it will not do.
 ///
 /// ```
-/// use std::{cell::RefCell, collections::HashMap, sync::Arc};
-///
-/// use comm_core::{Deadline, Result, team::Team, tensor::Tensor};
-/// use comm_group::ThreadGroup;
-/// use comm_group::placement::{DeviceMesh, Distributed, Groups, MeshRank, Placement::{Replicate, Shard}};
-///
-/// /// A group is known by its ids.
-/// #[derive(Default)]
-/// struct Cache(RefCell<HashMap<Vec<u64>, Arc<ThreadGroup>>>);
-///
-/// impl Groups for Cache {
-///     fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
-///         if let Some(group) = self.0.borrow().get(ids) {
-///             return Ok(group.clone());
-///         }
-///         let rank = ids.iter().position(|&id| id == my_id).unwrap_or(ids.len());
-///         let team = Team::join(&format!("mesh-example-{ids:?}"), rank, ids.len(), deadline)?;
-///         let group = Arc::new(ThreadGroup::new(team, deadline)?);
-///         self.0.borrow_mut().insert(ids.to_vec(), group.clone());
-///         Ok(group)
-///     }
-/// }
+/// use comm_core::{Deadline, Result, tensor::Tensor};
+/// use comm_group::ThreadGroupManager;
+/// use comm_group::placement::{DeviceMesh, MeshRank, Placement::{Replicate, Shard}};
 ///
 /// fn rank(id: u64) -> Result<()> {
-///     let (mesh, groups, deadline) = (DeviceMesh::new(&[2, 2], (0..4).collect())?, Cache::default(), Deadline::default());
+///     let (mesh, deadline) = (DeviceMesh::new(&[2, 2], (0..4).collect())?, Deadline::default());
+///     let groups = ThreadGroupManager::with_prefix("mesh-example");
 ///     let me = MeshRank::new(&mesh, id, &groups)?;
 ///     // Device 2 has a tensor; it comes to lie on the mesh in four quarters, and then in columns.
 ///     let whole = Tensor::from_slice(&[2, 2], &[10, 11, 12, 13])?;
@@ -179,4 +161,83 @@ pub(super) fn on_cpu(op: &'static str, tensor: &Tensor) -> Result<()> {
     }
     let expected = comm_core::device::Device::Cpu.to_string();
     Err(Error::DeviceMismatch { op, seen: device.to_string(), expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::manager::ThreadGroupManager;
+
+    fn on_a_mesh(name: &str, body: impl Fn(MeshRank<'_>) + Sync) {
+        let mesh = DeviceMesh::new(&[2, 2], vec![3, 5, 7, 9]).unwrap();
+        let groups = ThreadGroupManager::with_prefix(name);
+        std::thread::scope(|s| {
+            for &id in mesh.ids() {
+                let (mesh, groups, body) = (&mesh, &groups, &body);
+                s.spawn(move || body(MeshRank::new(mesh, id, groups).unwrap()));
+            }
+        });
+    }
+
+    #[test]
+    fn who_fails_between_lines_tells_all_of_them() {
+        let (soon, made) = (Duration::from_secs(20), std::sync::Barrier::new(4));
+        on_a_mesh("fails-between", |rank| {
+            let lines = rank.lines(|_| true, soon.into()).unwrap();
+            made.wait();
+            if rank.id() == 7 {
+                let failed = lines.run("redistribute", |_| Err::<(), _>(Error::invalid("test", "no more")));
+                assert!(failed.unwrap_err().to_string().contains("no more"));
+                return;
+            }
+            // Device 9 shares the line along dimension 1, device 3 that along 0, and device 5 neither.
+            let outcome = |mesh_dim| lines.get(mesh_dim).unwrap().barrier(soon);
+            if rank.id() == 5 {
+                return;
+            }
+            let error = outcome(usize::from(rank.id() == 9)).unwrap_err();
+            let Error::Aborted { by, reason, .. } = error else { panic!("{error}") };
+            assert!(by == usize::from(rank.id() == 3) && reason.contains("redistribute failed"), "{reason}");
+        });
+    }
+
+    #[test]
+    fn each_axis_has_a_group() {
+        on_a_mesh("axes", |rank| {
+            let soon = Duration::from_secs(20);
+            for mesh_dim in 0..2 {
+                let group = rank.axis(mesh_dim, soon).unwrap();
+                assert_eq!((group.rank(), group.size()), (rank.coordinate()[mesh_dim], 2));
+                group.barrier(soon).unwrap();
+            }
+            assert!(rank.axis(2, soon).is_err());
+        });
+    }
+
+    #[test]
+    fn a_group_of_others_is_refused() {
+        struct Wrong(ThreadGroupManager);
+        impl Groups for Wrong {
+            fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
+                let mut ids: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
+                ids.reverse();
+                self.0.group(ids, my_id as usize, deadline)
+            }
+        }
+        let mesh = DeviceMesh::new(&[2], vec![0, 1]).unwrap();
+        let groups = Wrong(ThreadGroupManager::with_prefix("of-others"));
+        std::thread::scope(|s| {
+            for id in 0..2 {
+                let (mesh, groups) = (&mesh, &groups);
+                s.spawn(move || {
+                    let rank = MeshRank::new(mesh, id, groups).unwrap();
+                    let error = rank.axis(0, Duration::from_secs(20)).unwrap_err();
+                    assert!(matches!(error, Error::InvalidArgument { op: "Groups::group", .. }), "{error}");
+                });
+            }
+        });
+        assert!(MeshRank::new(&mesh, 2, &groups).is_err());
+    }
 }

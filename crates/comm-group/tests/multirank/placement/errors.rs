@@ -4,11 +4,11 @@ use std::fmt::Debug;
 
 use comm_core::Error;
 use comm_core::tensor::Tensor;
-use comm_group::ReduceOp;
 use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement};
+use comm_group::{ReduceOp, ThreadGroupManager};
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
-use super::{Cache, SOON, case};
+use super::{SOON, case};
 use crate::support::Any;
 use Placement::{Partial, Replicate, Shard};
 
@@ -26,7 +26,7 @@ pub fn cases() -> Vec<Case> {
 fn with_mesh(ctx: &RankCtx, body: fn(&RankCtx, &MeshRank) -> RankResult) -> RankResult {
     let world = ctx.world();
     let grid = if world == 4 { vec![2, 2] } else { vec![world] };
-    let groups = Cache::new(ctx, "g");
+    let groups = ThreadGroupManager::with_prefix(ctx.name("g"));
     let mesh = DeviceMesh::new(&grid, (0..world as u64).collect())?;
     body(ctx, &MeshRank::new(&mesh, ctx.rank() as u64, &groups)?)
 }
