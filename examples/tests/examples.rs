@@ -121,6 +121,51 @@ fn shards() -> Outcome {
 }
 
 #[test]
+fn all_to_all() -> Outcome {
+    let expected = [
+        "rank 0: columns [4, 2] -> rows [2, 5] [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]",
+        "rank 0: rows from all [0]",
+        "rank 1: columns [4, 2] -> rows [1, 5] [10, 11, 12, 13, 14]",
+        "rank 1: rows from all [1, 11]",
+        "rank 2: columns [4, 1] -> rows [1, 5] [15, 16, 17, 18, 19]",
+        "rank 2: rows from all [2, 12, 22]",
+    ];
+    assert_eq!(as_threads("all_to_all")?, expected);
+    assert_eq!(as_processes("all_to_all", 3)?, expected);
+    Ok(())
+}
+
+#[test]
+fn overlap() -> Outcome {
+    let line = |rank: usize, layer: usize, size: usize| {
+        format!("rank {rank}: layer {layer} has the mean {}", (size + 1) as f64 / 2.0 * (layer + 1) as f64)
+    };
+    for size in [2, 3] {
+        let lines: Vec<String> =
+            (0..size).flat_map(|rank| (0..4).map(move |layer| line(rank, layer, size))).collect();
+        assert_eq!(as_processes("overlap", size)?, lines);
+        if size == 3 {
+            assert_eq!(as_threads("overlap")?, lines);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn survive() -> Outcome {
+    let mut lines = vec!["rank 1: step 0, sum 1111".to_owned(), "rank 1: step 1, sum 1111".to_owned()];
+    for (new, rank) in [0, 2, 3].into_iter().enumerate() {
+        lines.push(format!("rank {rank}: rank 1 is lost; now rank {new} of 3"));
+        let sums = [1111, 1111, 1101, 1101].into_iter().enumerate();
+        lines.extend(sums.map(|(step, sum)| format!("rank {rank}: step {step}, sum {sum}")));
+    }
+    lines.sort();
+    assert_eq!(as_threads("survive")?, lines);
+    assert_eq!(as_processes("survive", 4)?, lines);
+    Ok(())
+}
+
+#[test]
 fn errors() -> Outcome {
     let expected = [
         "rank 0: aborted by rank 0: the loss is not a number",

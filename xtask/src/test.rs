@@ -15,17 +15,20 @@ use crate::report::{Counts, check_writable, write_rows};
 /// The crates whose library holds loom models, in modules called `loom_models`.
 const LOOM_CRATES: &[&str] = &["comm-core", "comm-store"];
 
-/// A step's name, and the arguments of its `cargo test`.
-type Call = (&'static str, &'static [&'static str]);
+/// A slow lane of `--lane`: steps that the rest of the tests leave out.
+struct Lane {
+    name: &'static str,
+    /// The name of each step, and the arguments of its `cargo test`.
+    steps: &'static [(&'static str, &'static [&'static str])],
+}
 
-/// The slow lanes of `--lane`, and the calls of each.
-const LANES: &[(&str, &[Call])] = &[(
-    "interop",
-    &[
+const LANES: &[Lane] = &[Lane {
+    name: "interop",
+    steps: &[
         ("interop", &["-p", "comm-core", "--features", "candle", "--lib", "--no-fail-fast", "interop"]),
         ("interop, doc", &["-p", "comm-core", "--features", "candle", "--doc", "--no-fail-fast", "interop"]),
     ],
-)];
+}];
 
 /// One step and what came of it.
 #[derive(Debug, Serialize)]
@@ -48,8 +51,8 @@ pub fn run(args: &TestArgs) -> Result<(), Fail> {
     let people = args.json.people();
     let show = |line: &str| people.line(line);
     let mut rows = Vec::new();
-    if let Some(calls) = lane {
-        for (name, flags) in calls {
+    if let Some(lane) = lane {
+        for (name, flags) in lane.steps {
             let mut command = cargo(["test"]);
             command.args(*flags);
             rows.push(some(step(name, &mut command, &show)?));
@@ -74,10 +77,9 @@ pub fn run(args: &TestArgs) -> Result<(), Fail> {
     total.verdict()
 }
 
-/// The calls of a lane.
-fn lane(name: &str) -> Result<&'static [(&'static str, &'static [&'static str])], Fail> {
-    LANES.iter().find(|(known, _)| *known == name).map(|(_, calls)| *calls).ok_or_else(|| {
-        let known: Vec<&str> = LANES.iter().map(|(known, _)| *known).collect();
+fn lane(name: &str) -> Result<&'static Lane, Fail> {
+    LANES.iter().find(|lane| lane.name == name).ok_or_else(|| {
+        let known: Vec<&str> = LANES.iter().map(|lane| lane.name).collect();
         Fail::usage(format!("unknown lane {name:?} (lanes: {})", known.join(", ")))
     })
 }
@@ -183,7 +185,7 @@ mod tests {
         let Err(fail) = run(&args) else { panic!("it ran") };
         assert_eq!(fail.status(), 2);
         assert!(fail.line().is_some_and(|l| l.contains("peers") && l.contains("interop")));
-        assert_eq!(lane("interop").map(<[_]>::len).unwrap_or(0), 2);
+        assert!(lane("interop").is_ok_and(|lane| lane.steps.len() == 2));
     }
 
     #[test]

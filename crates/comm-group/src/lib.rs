@@ -3,9 +3,21 @@
 //! | operation | from | to |
 //! |---|---|---|
 //! | [`ThreadGroup::all_gather`] | shards along a dimension, also uneven | the whole tensor on every rank |
+//! | [`ThreadGroup::all_gather_into_vec`] | a tensor of any shape per rank | all of them on every rank, each apart |
+//! | [`ThreadGroup::gather`] | shards along a dimension | the whole on the root |
 //! | [`ThreadGroup::all_reduce`] | one contribution per rank | their sum, product, least, ... on every rank |
+//! | [`ThreadGroup::reduce`] | one contribution per rank | the same on the root |
+//! | [`ThreadGroup::reduce_scatter`] | one contribution per rank | a shard of it per rank, along any dimension |
+//! | [`ThreadGroup::broadcast`] | a tensor on the root | a copy on every rank |
+//! | [`ThreadGroup::scatter`] | a tensor on the root | a shard per rank |
+//! | [`ThreadGroup::all_to_all`] | shards along one dimension | shards along another |
+//! | [`ThreadGroup::all_to_all_rows`] | rows for each rank | the rows from each rank |
 //! | [`ThreadGroup::replicate_to_shard`] | the whole tensor | this rank's shard; local, no peer takes part |
+//! | [`ThreadGroup::send`], [`ThreadGroup::recv`] | a tensor on one rank | on another; nobody else takes part |
 //! | [`ThreadGroup::barrier`] | | everybody has come |
+//!
+//! Each has three forms: `op` returns its result, `op_into` writes it into the caller's buffer, in any strides, and
+//! `op_start` gives a [`Work`] to wait for, by a thread or a task.
 //!
 //! **Agreement.** Before a byte moves, every rank reads what all ranks are about to do. If they differ, all return the
 //! same [`Error::Mismatch`](comm_core::Error::Mismatch), which names the odd rank and both values, and the next
