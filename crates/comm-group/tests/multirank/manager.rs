@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use comm_core::Error;
+use comm_core::team::Team;
 use comm_core::tensor::Tensor;
 use comm_group::{ReduceOp, ThreadGroup, ThreadGroupManager};
 use comm_testkit::{
@@ -103,11 +104,14 @@ fn crosswise(ctx: &RankCtx) -> RankResult {
 fn over_and_again(ctx: &RankCtx) -> RankResult {
     let manager = manager(ctx, "m");
     let all: Vec<usize> = (0..ctx.world()).collect();
+    let steps = Team::join(&ctx.name("steps"), ctx.rank(), ctx.world(), ctx.deadline())?;
     let mut held = Vec::new();
     for round in 0..5 {
         let group = manager.group(all.clone(), ctx.rank(), ctx.deadline())?;
         check!(held.iter().all(|old: &Arc<ThreadGroup>| old.team().id() != group.team().id()));
         check_eq!(sum(ctx, &group, 1)?, ctx.world() as i64);
+        // Who has the sum may be ahead of one who has not heard of all yet, and who would not get it any more.
+        steps.barrier(ctx.deadline())?;
         if ctx.rank() == round % ctx.world() {
             group.abort_handle().abort("for a new one");
         }
