@@ -55,15 +55,7 @@ impl Member {
     ) -> Result<OpGuard<'_>> {
         self.alive()?;
         let (op, started) = (op.into(), Instant::now());
-        let entered = self.inside.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        if entered.is_err() {
-            if self.has_left() {
-                let at = Box::new(at(&self.shared, self.rank, &op, started));
-                return Err(Error::PeerLeft { rank: self.rank, at });
-            }
-            let inside = self.status().op_name.get();
-            return Err(Error::ConcurrentUse { op: op.to_string(), inside });
-        }
+        self.enter(&op, started)?;
         let seq = self.seq.load(Ordering::Relaxed) + 1;
         if let Some(error) =
             self.shared.ended(|| at(&self.shared, self.rank, &format!("{op} #{seq}"), started))
@@ -81,6 +73,20 @@ impl Member {
         status.op.store(seq << 1 | 1, Ordering::Release);
         let patience = Patience::new(deadline.into(), self.size());
         Ok(OpGuard { team: self, op, seq, started, patience, open: true })
+    }
+
+    /// Takes this rank's place inside of operations, which [`OpGuard::close`] or whoever else takes it gives back. A rank that
+    /// has left keeps it for good.
+    pub(super) fn enter(&self, op: &str, started: Instant) -> Result<()> {
+        let entered = self.inside.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        if entered.is_ok() {
+            return Ok(());
+        }
+        if self.has_left() {
+            let at = Box::new(at(&self.shared, self.rank, op, started));
+            return Err(Error::PeerLeft { rank: self.rank, at });
+        }
+        Err(Error::ConcurrentUse { op: op.to_string(), inside: self.status().op_name.get() })
     }
 
     fn status(&self) -> &Status {

@@ -218,9 +218,7 @@ impl<'a> Shrinking<'a> {
         let started = Instant::now();
         let status = &member.shared().control().rank(member.rank).status;
         let op_name = status.op_name.get();
-        if member.inside.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return Err(Error::ConcurrentUse { op: OP.into(), inside: op_name });
-        }
+        member.enter(OP, started)?;
         let this = Shrinking { member, deadline, started, op_name };
         status.op_name.set("shrink");
         status.op.store((member.operations() + 1) << 1 | 1, Ordering::Release);
