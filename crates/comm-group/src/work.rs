@@ -3,11 +3,13 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use comm_core::error::At;
 use comm_core::wait::OneShot;
 use comm_core::{Deadline, Error, Result};
 use crossbeam_channel::{Sender, unbounded};
@@ -110,31 +112,23 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(crate) struct Queue {
     worker: Mutex<Option<Sender<Job>>>,
-    pending: Arc<Pending>,
-}
-
-#[derive(Default)]
-struct Pending {
-    count: Mutex<usize>,
-    none: Condvar,
-}
-
-impl Pending {
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    pending: Arc<AtomicUsize>,
 }
 
 /// One job that is pending, until it is over, also by a panic.
-struct Ticket(Arc<Pending>);
+struct Ticket(Arc<AtomicUsize>);
+
+impl Ticket {
+    fn new(pending: &Arc<AtomicUsize>) -> Ticket {
+        pending.fetch_add(1, Ordering::Relaxed);
+        Ticket(pending.clone())
+    }
+}
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut count = self.0.lock();
-        *count = count.saturating_sub(1);
-        if *count == 0 {
-            self.0.none.notify_all();
-        }
+        // Release: who finds nothing pending sees what the jobs have done.
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -179,8 +173,7 @@ impl Queue {
             Some(sender) => sender,
             None => worker.insert(spawn()?),
         };
-        *self.pending.lock() += 1;
-        let ticket = Ticket(self.pending.clone());
+        let ticket = Ticket::new(&self.pending);
         let result = Setter { place: Some(place.clone()), op };
         let group = group.clone();
         let job: Job = Box::new(move || {
@@ -197,12 +190,28 @@ impl Queue {
         Ok(Work { place, op, taken: false })
     }
 
-    /// Waits until nothing is pending: blocking operations go behind those that have been started.
-    pub(crate) fn drain(&self) {
-        let mut count = self.pending.lock();
-        while *count > 0 {
-            count = self.pending.none.wait(count).unwrap_or_else(PoisonError::into_inner);
+    /// Waits until what has been started before is over: a blocking operation goes behind it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if it is not by then.
+    pub(crate) fn drain(&self, group: &Arc<Inner>, op: &'static str, deadline: Deadline) -> Result<()> {
+        let started = Instant::now();
+        if self.pending.load(Ordering::Acquire) == 0 {
+            return Ok(());
         }
+        // Jobs go one after the other, so when one that does nothing is over, so are those before it.
+        if self.start(group, op, |_| Ok(()))?.wait_timeout(deadline)?.is_some() {
+            return Ok(());
+        }
+        let (team, elapsed) = (group.team(), started.elapsed());
+        Err(Error::Timeout {
+            what: format!("{op}: the operations that were started before"),
+            waited: elapsed,
+            missing: Vec::new(),
+            seen: self.pending.load(Ordering::Relaxed) as i64,
+            expected: 0,
+            at: Box::new(At { team: team.name().into(), rank: team.rank(), op: op.into(), elapsed }),
+        })
     }
 }
 
@@ -216,7 +225,6 @@ fn spawn() -> Result<Sender<Job>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
     use std::task::{Wake, Waker};
 
@@ -238,6 +246,29 @@ mod tests {
     ) -> Work<T> {
         let inner = group.inner();
         inner.queue().start(inner, "test", |_| run()).unwrap()
+    }
+
+    fn drain(group: &ThreadGroup) -> Result<()> {
+        group.inner().queue().drain(group.inner(), "test", AMPLE.into())
+    }
+
+    #[test]
+    fn who_blocks_behind_what_was_started_waits_no_longer_than_he_wants() {
+        let group = alone("work-behind");
+        let (open, gate) = channel::<()>();
+        let first = start(&group, move || gate.recv().map_err(|_| Error::bad_peer("a test that is gone")));
+        let short = Duration::from_millis(20);
+        let began = Instant::now();
+        match group.barrier(short) {
+            Err(Error::Timeout { what, at, .. }) => {
+                assert!(what.contains("started before") && at.team == "work-behind", "{what}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(began.elapsed() >= short);
+        open.send(()).unwrap();
+        first.wait().unwrap();
+        group.barrier(AMPLE).expect("nothing had begun");
     }
 
     #[test]
@@ -332,7 +363,7 @@ mod tests {
             let error = outcome.unwrap_err();
             assert!(error.to_string().contains("panicked"), "{error}");
         }
-        group.inner().queue().drain();
+        drain(&group).unwrap();
         // The channel is closed by the end of the thread, which may be a moment away.
         loop {
             match group.inner().queue().start(group.inner(), "test", |_| Ok(1)) {
@@ -363,7 +394,7 @@ mod tests {
             let work = start(&group, move || Ok(done.fetch_add(1, Ordering::SeqCst)));
             drop(work);
         }
-        group.inner().queue().drain();
+        drain(&group).unwrap();
         assert_eq!(done.load(Ordering::SeqCst), 20);
         // The group's handle goes, its pending work does not.
         let (open, gate) = channel::<()>();

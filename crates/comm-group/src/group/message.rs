@@ -1,9 +1,9 @@
 //! Messages from rank to rank.
 
-#[cfg(doc)]
-use comm_core::Error;
+use std::thread::{self, Builder};
+
 use comm_core::tensor::{Tensor, TensorMut};
-use comm_core::{Deadline, Result};
+use comm_core::{Deadline, Error, Result};
 
 use super::{Target, ThreadGroup, one};
 use crate::work::Work;
@@ -44,7 +44,7 @@ impl ThreadGroup {
     #[doc(alias = "Send")]
     pub fn send(&self, tensor: &Tensor, to: usize, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
-        self.inner.queue.drain();
+        self.after_started("send", deadline)?;
         self.inner.backend.send(tensor, to, deadline)
     }
 
@@ -65,7 +65,7 @@ impl ThreadGroup {
     #[doc(alias = "Recv")]
     pub fn recv(&self, from: usize, deadline: impl Into<Deadline>) -> Result<Tensor> {
         let deadline = deadline.into();
-        self.inner.queue.drain();
+        self.after_started("recv", deadline)?;
         self.inner.backend.recv(from, Target::Fresh, deadline).and_then(one)
     }
 
@@ -80,7 +80,7 @@ impl ThreadGroup {
         deadline: impl Into<Deadline>,
     ) -> Result<()> {
         let deadline = deadline.into();
-        self.inner.queue.drain();
+        self.after_started("recv_into", deadline)?;
         self.inner.backend.recv(from, Target::Given(out.into()), deadline).map(drop)
     }
 
@@ -100,7 +100,7 @@ impl ThreadGroup {
     /// Those of [`recv`](ThreadGroup::recv); [`Error::PeerLeft`] if all others have left.
     pub fn recv_any(&self, deadline: impl Into<Deadline>) -> Result<(usize, Tensor)> {
         let deadline = deadline.into();
-        self.inner.queue.drain();
+        self.after_started("recv_any", deadline)?;
         let (from, outcome) = self.inner.backend.recv_any(deadline)?;
         Ok((from, one(outcome)?))
     }
@@ -108,7 +108,7 @@ impl ThreadGroup {
     /// Sends a tensor to one rank and receives one of another, or the same, at the same time.
     ///
     /// # Errors
-    /// Those of [`recv`](ThreadGroup::recv), else those of [`send`](ThreadGroup::send).
+    /// Those of [`recv`](ThreadGroup::recv), else those of [`send`](ThreadGroup::send), and of starting a thread.
     #[doc(alias = "sendrecv")]
     pub fn exchange(
         &self,
@@ -118,9 +118,10 @@ impl ThreadGroup {
         deadline: impl Into<Deadline>,
     ) -> Result<Tensor> {
         let deadline = deadline.into();
-        self.inner.queue.drain();
-        std::thread::scope(|s| {
-            let sending = s.spawn(|| self.inner.backend.send(tensor, to, deadline));
+        self.after_started("exchange", deadline)?;
+        thread::scope(|s| {
+            let spawned = Builder::new().spawn_scoped(s, || self.inner.backend.send(tensor, to, deadline));
+            let sending = spawned.map_err(|error| Error::io("starting the thread that sends", error))?;
             let received = self.inner.backend.recv(from, Target::Fresh, deadline).and_then(one);
             let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             received.and_then(|tensor| sent.map(|()| tensor))

@@ -1,6 +1,7 @@
 //! The group: what a runtime holds.
 
 mod all_to_all;
+mod forms;
 mod gather;
 mod message;
 mod reduce;
@@ -19,15 +20,24 @@ use crate::request::{Op, Request};
 use crate::same_device::{Outcome, SameDevice, Target};
 use crate::shard;
 use crate::work::{Queue, Work};
+use forms::forms;
 
 /// One rank's handle to a group of ranks that do collectives together.
 ///
 /// Calls block until the operation is complete on this rank. All ranks make the same calls in the same order. A second
-/// thread that calls while one is inside gets [`Error::ConcurrentUse`](comm_core::Error::ConcurrentUse); inputs are
+/// thread that calls while one is inside gets [`Error::ConcurrentUse`]; inputs are
 /// never changed, and outputs are new tensors that alias nothing, but for
 /// [`replicate_to_shard`](ThreadGroup::replicate_to_shard), which gives a view where it can.
 ///
 /// Dropping the group leaves it, as [`Team`] does: operations so far end normally everywhere.
+///
+/// # Errors of operations
+/// On every rank, and the team goes on: [`Error::Mismatch`] if the ranks disagree about the operation or what belongs to it;
+/// [`Error::InvalidArgument`] for what cannot be, of which the others hear as a `Mismatch` of `arguments` where it is one
+/// rank's alone; [`Error::Unsupported`] for an operator that there is not for the dtype; [`Error::DeviceMismatch`] for memory
+/// of another device than the CPU. [`Error::OutOfMemory`] on the rank that has none, and [`Error::Aborted`] on the others.
+/// [`Error::ConcurrentUse`]. What ends a symmetric operation. [`Error::Timeout`] also if what was
+/// [started](Work) before is not over by then: nothing has begun then, and the team goes on.
 ///
 /// ```
 /// use comm_core::{Deadline, team::Team, tensor::Tensor};
@@ -58,8 +68,12 @@ impl ThreadGroup {
     }
 }
 
-#[cfg(test)]
 impl Inner {
+    pub(crate) fn team(&self) -> &Team {
+        &self.team
+    }
+
+    #[cfg(test)]
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
     }
@@ -147,7 +161,8 @@ impl ThreadGroup {
     /// in the old order; `group.team().origin()` has the old ones. See [`Member::shrink`](comm_core::team::Member::shrink) for
     /// whom it waits for, and how long; this group stays as it is, over or not, and is dropped as ever.
     ///
-    /// What has been started in this group comes to its end first, which it does at once if the team is over.
+    /// What has been started in this group comes to its end first, which it does at once if the team is over; else
+    /// [`Error::Timeout`] by the deadline, and nothing has begun.
     ///
     /// # Errors
     /// [`Error::Excluded`](comm_core::Error::Excluded) if the others go on without this rank; else those of
@@ -178,28 +193,21 @@ impl ThreadGroup {
     #[doc(alias = "ncclCommShrink")]
     #[doc(alias = "MPIX_Comm_shrink")]
     pub fn shrink(&self, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
-        self.inner.queue.drain();
+        let deadline = deadline.into();
+        self.after_started("shrink", deadline)?;
         let build = |team: &Team, deadline| SameDevice::new(team, deadline);
         let (team, backend) = self.inner.team.shrink_with(deadline, build)?;
         comm_core::point!("group.made");
         Ok(ThreadGroup { inner: Arc::new(Inner { team, backend, queue: Queue::default() }) })
     }
 
-    /// Waits until all ranks have come here.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`](comm_core::Error::Mismatch) if a rank does something else; what ends a symmetric operation.
-    #[doc(alias = "Barrier")]
-    pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        self.call(Request::new(Op::Barrier, None), Target::Fresh, deadline).map(drop)
-    }
-
-    /// Starts a [`barrier`](ThreadGroup::barrier).
-    ///
-    /// # Errors
-    /// Those of starting a thread; the others are the work's.
-    pub fn barrier_start(&self, deadline: impl Into<Deadline>) -> Result<Work<()>> {
-        self.start(Request::new(Op::Barrier, None), deadline, |_| Ok(()))
+    forms! {
+        /// Waits until all ranks have come here.
+        ///
+        /// # Errors
+        /// [`Error::Mismatch`] if a rank does something else; what ends a symmetric operation.
+        #[doc(alias = "Barrier")]
+        barrier / barrier_start() -> (): nothing = Request::new(Op::Barrier, None)
     }
 
     /// This rank's shard of a tensor that every rank has; see [`replicate_to_shard`](crate::replicate_to_shard()).
@@ -235,18 +243,13 @@ impl ThreadGroup {
 impl ThreadGroup {
     fn call(&self, request: Request, target: Target<'_>, deadline: impl Into<Deadline>) -> Result<Outcome> {
         let deadline = deadline.into();
-        self.inner.queue.drain();
+        self.after_started(request.op.name(), deadline)?;
         self.inner.backend.run(request, target, deadline)
     }
 
-    /// An operation whose result is a tensor on this rank.
-    fn one(&self, request: Request, deadline: impl Into<Deadline>) -> Result<Tensor> {
-        self.call(request, Target::Fresh, deadline).and_then(one)
-    }
-
-    /// An operation whose result is a tensor on the root.
-    fn maybe(&self, request: Request, deadline: impl Into<Deadline>) -> Result<Option<Tensor>> {
-        self.call(request, Target::Fresh, deadline).map(maybe)
+    /// Waits for what has been started: what blocks goes behind it.
+    fn after_started(&self, op: &'static str, deadline: Deadline) -> Result<()> {
+        self.inner.queue.drain(&self.inner, op, deadline)
     }
 
     /// An operation whose result goes to the caller.
@@ -278,11 +281,16 @@ fn one(outcome: Outcome) -> Result<Tensor> {
     }
 }
 
-fn maybe(outcome: Outcome) -> Option<Tensor> {
+fn maybe(outcome: Outcome) -> Result<Option<Tensor>> {
     match outcome {
-        Outcome::One(tensor) => Some(tensor),
-        Outcome::Nothing | Outcome::Many(_) => None,
+        Outcome::One(tensor) => Ok(Some(tensor)),
+        Outcome::Nothing => Ok(None),
+        Outcome::Many(_) => Err(Error::bad_peer("an operation with the results of another")),
     }
+}
+
+fn nothing(_: Outcome) -> Result<()> {
+    Ok(())
 }
 
 fn many(outcome: Outcome) -> Result<Vec<Tensor>> {

@@ -5,74 +5,43 @@ use comm_core::Error;
 use comm_core::tensor::{Tensor, TensorBuf, TensorMut};
 use comm_core::{Deadline, Result};
 
-use super::{ThreadGroup, maybe, one};
+use super::{Target, ThreadGroup, forms, maybe, one};
 use crate::reduce::ReduceOp;
 use crate::request::{Op, Request};
 use crate::work::Work;
 
 /// Reductions go in rank order, whatever arrives when: see [`ReduceOp`] for what there is, and to the last bit.
 impl ThreadGroup {
-    /// Combines the tensors of all ranks, element by element; every rank gets the result.
-    ///
-    /// Any shape and strides, the same shape on all ranks; the result is contiguous.
-    ///
-    /// # Errors
-    /// On every rank, and the team goes on: [`Error::Mismatch`] if the ranks disagree (shape, dtype, operator), [`Error::Unsupported`] for an operator that there is not for the dtype,
-    /// [`Error::DeviceMismatch`] for memory of another device than the CPU. [`Error::OutOfMemory`] on the rank that has
-    /// none, and [`Error::Aborted`] on the others. What ends a symmetric operation.
-    ///
-    /// ```
-    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
-    /// use comm_group::{ReduceOp, ThreadGroup};
-    ///
-    /// fn rank(rank: usize) -> comm_core::Result<()> {
-    ///     let deadline = Deadline::default();
-    ///     let group = ThreadGroup::new(Team::join("all-reduce-example", rank, 2, deadline)?, deadline)?;
-    ///     let mine = Tensor::from_slice(&[2], &[1i64, 10 * rank as i64])?;
-    ///     let sum = group.all_reduce(&mine, ReduceOp::Sum, deadline)?;
-    ///     assert_eq!(sum.as_slice::<i64>()?, [2, 10]);
-    ///     Ok(())
-    /// }
-    /// # std::thread::scope(|s| {
-    /// #     for r in 0..2 {
-    /// #         s.spawn(move || rank(r).unwrap());
-    /// #     }
-    /// # });
-    /// ```
-    #[doc(alias = "AllReduce")]
-    pub fn all_reduce(&self, tensor: &Tensor, op: ReduceOp, deadline: impl Into<Deadline>) -> Result<Tensor> {
-        let request = Request::new(Op::AllReduce(op), Some(tensor));
-        self.one(request, deadline)
-    }
-
-    /// [`all_reduce`](ThreadGroup::all_reduce) into the caller's buffer, of the result's shape and dtype, in any strides.
-    ///
-    /// # Errors
-    /// Those of [`all_reduce`](ThreadGroup::all_reduce); [`Error::Mismatch`] of `output`, on every rank, if the buffer of one has
-    /// another shape. After an error its content is unspecified.
-    pub fn all_reduce_into<'a>(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        out: impl Into<TensorMut<'a>>,
-        deadline: impl Into<Deadline>,
-    ) -> Result<()> {
-        let request = Request::new(Op::AllReduce(op), Some(tensor));
-        self.into(request, out, deadline)
-    }
-
-    /// Starts [`all_reduce`](ThreadGroup::all_reduce).
-    ///
-    /// # Errors
-    /// Those of starting a thread; the others are the work's.
-    pub fn all_reduce_start(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Work<Tensor>> {
-        let request = Request::new(Op::AllReduce(op), Some(tensor));
-        self.start(request, deadline, one)
+    forms! {
+        /// Combines the tensors of all ranks, element by element; every rank gets the result.
+        ///
+        /// Any shape and strides, the same shape on all ranks; the result is contiguous.
+        ///
+        /// # Errors
+        /// Those of [every operation](ThreadGroup#errors-of-operations), where the ranks agree about shape,
+        /// dtype, operator; [`Error::Unsupported`] for an operator that there is not for the dtype.
+        ///
+        /// ```
+        /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+        /// use comm_group::{ReduceOp, ThreadGroup};
+        ///
+        /// fn rank(rank: usize) -> comm_core::Result<()> {
+        ///     let deadline = Deadline::default();
+        ///     let group = ThreadGroup::new(Team::join("all-reduce-example", rank, 2, deadline)?, deadline)?;
+        ///     let mine = Tensor::from_slice(&[2], &[1i64, 10 * rank as i64])?;
+        ///     let sum = group.all_reduce(&mine, ReduceOp::Sum, deadline)?;
+        ///     assert_eq!(sum.as_slice::<i64>()?, [2, 10]);
+        ///     Ok(())
+        /// }
+        /// # std::thread::scope(|s| {
+        /// #     for r in 0..2 {
+        /// #         s.spawn(move || rank(r).unwrap());
+        /// #     }
+        /// # });
+        /// ```
+        #[doc(alias = "AllReduce")]
+        all_reduce / all_reduce_into / all_reduce_start(tensor: &Tensor, op: ReduceOp) -> Tensor: one =
+            Request::new(Op::AllReduce(op), Some(tensor))
     }
 
     /// [`all_reduce`](ThreadGroup::all_reduce) of what is in a buffer, into the same buffer.
@@ -107,200 +76,78 @@ impl ThreadGroup {
         tensors.iter().map(|tensor| self.all_reduce(tensor, op, deadline)).collect()
     }
 
-    /// Combines the tensors of all ranks as [`all_reduce`](ThreadGroup::all_reduce) does; the root gets the result, the others
-    /// get none.
-    ///
-    /// # Errors
-    /// On every rank, and the team goes on: [`Error::Mismatch`] if the ranks disagree (root, shape, dtype, operator), [`Error::InvalidArgument`] for a root that is not there, [`Error::Unsupported`] for an operator that there is not for
-    /// the dtype,
-    /// [`Error::DeviceMismatch`] for memory of another device than the CPU. [`Error::OutOfMemory`] on the rank that has
-    /// none, and [`Error::Aborted`] on the others. What ends a symmetric operation.
-    ///
-    /// ```
-    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
-    /// use comm_group::{ReduceOp, ThreadGroup};
-    ///
-    /// fn rank(rank: usize) -> comm_core::Result<()> {
-    ///     let deadline = Deadline::default();
-    ///     let group = ThreadGroup::new(Team::join("reduce-example", rank, 2, deadline)?, deadline)?;
-    ///     let mine = Tensor::from_slice(&[2], &[1i64, 10 * rank as i64])?;
-    ///     let sum = group.reduce(&mine, ReduceOp::Max, 1, deadline)?;
-    ///     assert_eq!(sum.map(|t| t.to_vec::<i64>()).transpose()?, (rank == 1).then_some(vec![1, 10]));
-    ///     Ok(())
-    /// }
-    /// # std::thread::scope(|s| {
-    /// #     for r in 0..2 {
-    /// #         s.spawn(move || rank(r).unwrap());
-    /// #     }
-    /// # });
-    /// ```
-    #[doc(alias = "Reduce")]
-    pub fn reduce(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        root: usize,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Option<Tensor>> {
-        let request = Request::new(Op::Reduce { op, root }, Some(tensor));
-        self.maybe(request, deadline)
+    forms! {
+        /// Combines the tensors of all ranks as [`all_reduce`](ThreadGroup::all_reduce) does; the root gets the result, the others
+        /// get none.
+        ///
+        /// # Errors
+        /// Those of [every operation](ThreadGroup#errors-of-operations), where the ranks agree about root,
+        /// shape, dtype, operator; [`Error::InvalidArgument`] for a root that is not there;
+        /// [`Error::Unsupported`] for an operator that there is not for the dtype.
+        ///
+        /// ```
+        /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+        /// use comm_group::{ReduceOp, ThreadGroup};
+        ///
+        /// fn rank(rank: usize) -> comm_core::Result<()> {
+        ///     let deadline = Deadline::default();
+        ///     let group = ThreadGroup::new(Team::join("reduce-example", rank, 2, deadline)?, deadline)?;
+        ///     let mine = Tensor::from_slice(&[2], &[1i64, 10 * rank as i64])?;
+        ///     let sum = group.reduce(&mine, ReduceOp::Max, 1, deadline)?;
+        ///     assert_eq!(sum.map(|t| t.to_vec::<i64>()).transpose()?, (rank == 1).then_some(vec![1, 10]));
+        ///     Ok(())
+        /// }
+        /// # std::thread::scope(|s| {
+        /// #     for r in 0..2 {
+        /// #         s.spawn(move || rank(r).unwrap());
+        /// #     }
+        /// # });
+        /// ```
+        #[doc(alias = "Reduce")]
+        reduce / reduce_into / reduce_start(tensor: &Tensor, op: ReduceOp, root: usize) -> Option<Tensor>: maybe =
+            Request::new(Op::Reduce { op, root }, Some(tensor))
     }
 
-    /// [`reduce`](ThreadGroup::reduce) into the caller's buffer, of the result's shape and dtype, in any strides.
-    ///
-    /// # Errors
-    /// Those of [`reduce`](ThreadGroup::reduce); [`Error::Mismatch`] of `output`, on every rank, if the buffer of one has
-    /// another shape. After an error its content is unspecified.
-    pub fn reduce_into<'a>(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        root: usize,
-        out: impl Into<TensorMut<'a>>,
-        deadline: impl Into<Deadline>,
-    ) -> Result<()> {
-        let request = Request::new(Op::Reduce { op, root }, Some(tensor));
-        self.into(request, out, deadline)
+    forms! {
+        /// Combines the tensors of all ranks, element by element, and cuts the result along a dimension: rank r gets shard r, by
+        /// the rule of [`shard_sizes`](crate::shard_sizes()).
+        ///
+        /// # Errors
+        /// Those of [every operation](ThreadGroup#errors-of-operations), where the ranks agree about dimension,
+        /// shape, dtype, operator; [`Error::InvalidArgument`] for a dimension that is not there;
+        /// [`Error::Unsupported`] for an operator that there is not for the dtype.
+        ///
+        /// ```
+        /// use comm_core::{Deadline, team::Team, tensor::Tensor};
+        /// use comm_group::{ReduceOp, ThreadGroup};
+        ///
+        /// fn rank(rank: usize) -> comm_core::Result<()> {
+        ///     let deadline = Deadline::default();
+        ///     let group = ThreadGroup::new(Team::join("reduce-scatter-example", rank, 2, deadline)?, deadline)?;
+        ///     let mine = Tensor::from_slice(&[3], &[1i32, 2, 3])?;
+        ///     let shard = group.reduce_scatter(&mine, ReduceOp::Sum, 0, deadline)?;
+        ///     assert_eq!(shard.as_slice::<i32>()?, if rank == 0 { &[2, 4][..] } else { &[6] });
+        ///     Ok(())
+        /// }
+        /// # std::thread::scope(|s| {
+        /// #     for r in 0..2 {
+        /// #         s.spawn(move || rank(r).unwrap());
+        /// #     }
+        /// # });
+        /// ```
+        #[doc(alias = "ReduceScatterTensor")]
+        reduce_scatter / reduce_scatter_into / reduce_scatter_start(tensor: &Tensor, op: ReduceOp, dim: usize) -> Tensor: one =
+            Request::new(Op::ReduceScatter { op, dim }, Some(tensor))
     }
 
-    /// Starts [`reduce`](ThreadGroup::reduce).
-    ///
-    /// # Errors
-    /// Those of starting a thread; the others are the work's.
-    pub fn reduce_start(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        root: usize,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Work<Option<Tensor>>> {
-        let request = Request::new(Op::Reduce { op, root }, Some(tensor));
-        self.start(request, deadline, |outcome| Ok(maybe(outcome)))
-    }
-
-    /// Combines the tensors of all ranks, element by element, and cuts the result along a dimension: rank r gets shard r, by
-    /// the rule of [`shard_sizes`](crate::shard_sizes()).
-    ///
-    /// # Errors
-    /// On every rank, and the team goes on: [`Error::Mismatch`] if the ranks disagree (dimension, shape, dtype, operator), [`Error::InvalidArgument`] for a dimension that is not there, [`Error::Unsupported`] for an operator that there is
-    /// not for the dtype,
-    /// [`Error::DeviceMismatch`] for memory of another device than the CPU. [`Error::OutOfMemory`] on the rank that has
-    /// none, and [`Error::Aborted`] on the others. What ends a symmetric operation.
-    ///
-    /// ```
-    /// use comm_core::{Deadline, team::Team, tensor::Tensor};
-    /// use comm_group::{ReduceOp, ThreadGroup};
-    ///
-    /// fn rank(rank: usize) -> comm_core::Result<()> {
-    ///     let deadline = Deadline::default();
-    ///     let group = ThreadGroup::new(Team::join("reduce-scatter-example", rank, 2, deadline)?, deadline)?;
-    ///     let mine = Tensor::from_slice(&[3], &[1i32, 2, 3])?;
-    ///     let shard = group.reduce_scatter(&mine, ReduceOp::Sum, 0, deadline)?;
-    ///     assert_eq!(shard.as_slice::<i32>()?, if rank == 0 { &[2, 4][..] } else { &[6] });
-    ///     Ok(())
-    /// }
-    /// # std::thread::scope(|s| {
-    /// #     for r in 0..2 {
-    /// #         s.spawn(move || rank(r).unwrap());
-    /// #     }
-    /// # });
-    /// ```
-    #[doc(alias = "ReduceScatterTensor")]
-    pub fn reduce_scatter(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        dim: usize,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Tensor> {
-        let request = Request::new(Op::ReduceScatter { op, dim }, Some(tensor));
-        self.one(request, deadline)
-    }
-
-    /// [`reduce_scatter`](ThreadGroup::reduce_scatter) into the caller's buffer, of the result's shape and dtype, in any strides.
-    ///
-    /// # Errors
-    /// Those of [`reduce_scatter`](ThreadGroup::reduce_scatter); [`Error::Mismatch`] of `output`, on every rank, if the buffer of one has
-    /// another shape. After an error its content is unspecified.
-    pub fn reduce_scatter_into<'a>(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        dim: usize,
-        out: impl Into<TensorMut<'a>>,
-        deadline: impl Into<Deadline>,
-    ) -> Result<()> {
-        let request = Request::new(Op::ReduceScatter { op, dim }, Some(tensor));
-        self.into(request, out, deadline)
-    }
-
-    /// Starts [`reduce_scatter`](ThreadGroup::reduce_scatter).
-    ///
-    /// # Errors
-    /// Those of starting a thread; the others are the work's.
-    pub fn reduce_scatter_start(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        dim: usize,
-        deadline: impl Into<Deadline>,
-    ) -> Result<Work<Tensor>> {
-        let request = Request::new(Op::ReduceScatter { op, dim }, Some(tensor));
-        self.start(request, deadline, one)
-    }
-
-    /// [`reduce_scatter`](ThreadGroup::reduce_scatter) into shards of given sizes along the dimension, one for each rank.
-    ///
-    /// # Errors
-    /// Those of [`reduce_scatter`](ThreadGroup::reduce_scatter); [`Error::Mismatch`] if the sizes differ between ranks, and
-    /// [`Error::InvalidArgument`] on every rank if they do not add up to the dimension.
-    pub fn reduce_scatter_sizes(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        dim: usize,
-        sizes: &[usize],
-        deadline: impl Into<Deadline>,
-    ) -> Result<Tensor> {
-        let request =
-            Request::new(Op::ReduceScatter { op, dim }, Some(tensor)).with_sizes(sizes.iter().copied());
-        self.one(request, deadline)
-    }
-
-    /// [`reduce_scatter_sizes`](ThreadGroup::reduce_scatter_sizes) into the caller's buffer, of the result's shape and dtype, in any strides.
-    ///
-    /// # Errors
-    /// Those of [`reduce_scatter_sizes`](ThreadGroup::reduce_scatter_sizes); [`Error::Mismatch`] of `output`, on every rank, if the buffer of one has
-    /// another shape. After an error its content is unspecified.
-    pub fn reduce_scatter_sizes_into<'a>(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        dim: usize,
-        sizes: &[usize],
-        out: impl Into<TensorMut<'a>>,
-        deadline: impl Into<Deadline>,
-    ) -> Result<()> {
-        let request =
-            Request::new(Op::ReduceScatter { op, dim }, Some(tensor)).with_sizes(sizes.iter().copied());
-        self.into(request, out, deadline)
-    }
-
-    /// Starts [`reduce_scatter_sizes`](ThreadGroup::reduce_scatter_sizes).
-    ///
-    /// # Errors
-    /// Those of starting a thread; the others are the work's.
-    pub fn reduce_scatter_sizes_start(
-        &self,
-        tensor: &Tensor,
-        op: ReduceOp,
-        dim: usize,
-        sizes: &[usize],
-        deadline: impl Into<Deadline>,
-    ) -> Result<Work<Tensor>> {
-        let request =
-            Request::new(Op::ReduceScatter { op, dim }, Some(tensor)).with_sizes(sizes.iter().copied());
-        self.start(request, deadline, one)
+    forms! {
+        /// [`reduce_scatter`](ThreadGroup::reduce_scatter) into shards of given sizes along the dimension, one for each rank.
+        ///
+        /// # Errors
+        /// Those of [`reduce_scatter`](ThreadGroup::reduce_scatter); [`Error::Mismatch`] if the sizes differ between ranks, and
+        /// [`Error::InvalidArgument`] on every rank if they do not add up to the dimension.
+        reduce_scatter_sizes / reduce_scatter_sizes_into / reduce_scatter_sizes_start(tensor: &Tensor, op: ReduceOp, dim: usize, sizes: &[usize]) -> Tensor: one =
+            Request::new(Op::ReduceScatter { op, dim }, Some(tensor)).with_sizes(sizes.iter().copied())
     }
 }
 
