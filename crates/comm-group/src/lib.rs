@@ -70,6 +70,7 @@ mod reduce;
 mod request;
 mod same_device;
 mod shard;
+mod turn;
 mod work;
 
 pub use cost::{Operation, cost};

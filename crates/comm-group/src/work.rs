@@ -9,12 +9,12 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::error::At;
 use comm_core::wait::OneShot;
 use comm_core::{Deadline, Error, Result};
 use crossbeam_channel::{Sender, unbounded};
 
 use crate::group::Inner;
+use crate::turn::late;
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -203,15 +203,8 @@ impl Queue {
         if self.start(group, op, |_| Ok(()))?.wait_timeout(deadline)?.is_some() {
             return Ok(());
         }
-        let (team, elapsed) = (group.team(), started.elapsed());
-        Err(Error::Timeout {
-            what: format!("{op}: the operations that were started before"),
-            waited: elapsed,
-            missing: Vec::new(),
-            seen: self.pending.load(Ordering::Relaxed) as i64,
-            expected: 0,
-            at: Box::new(At { team: team.name().into(), rank: team.rank(), op: op.into(), elapsed }),
-        })
+        let before = self.pending.load(Ordering::Relaxed);
+        Err(late(group.team(), op, "the operations that were started before", before, started))
     }
 }
 

@@ -13,7 +13,6 @@
 //! it, which is a copy away. Pairs count their messages, so that an answer is not taken for that of another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use comm_core::tensor::{DType, Layout, Tensor};
@@ -26,6 +25,7 @@ use super::letters::CARRIED;
 use super::{Input, Outcome, SameDevice, Target, out_code, produce};
 use crate::agreement::{Descriptor, Saying};
 use crate::request::{Op, Request};
+use crate::turn::Turn;
 
 /// How long a sender whose time is over waits for a receiver that has claimed the message. It copies, unless it is stopped.
 const GRACE: Duration = Duration::from_secs(2);
@@ -54,14 +54,14 @@ fn next(number: i32) -> i32 {
 /// What this rank remembers of each peer.
 pub(super) struct Mail {
     /// The last message that was sent to a peer. Held while one is on its way: one at a time.
-    sent: Vec<Mutex<Sent>>,
+    sent: Vec<Turn<Sent>>,
     /// Held while one is taken from a peer.
-    taking: Vec<Mutex<()>>,
+    taking: Vec<Turn<()>>,
     /// The rounds in which messages have been exposed.
     rounds: AtomicU64,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone, Copy)]
 struct Sent {
     number: i32,
     /// Whether the receiver had claimed it when this rank gave up: it may still read what lies in the box.
@@ -71,15 +71,11 @@ struct Sent {
 impl Mail {
     pub(super) fn new(ranks: usize) -> Mail {
         Mail {
-            sent: (0..ranks).map(|_| Mutex::default()).collect(),
-            taking: (0..ranks).map(|_| Mutex::default()).collect(),
+            sent: (0..ranks).map(|_| Turn::default()).collect(),
+            taking: (0..ranks).map(|_| Turn::default()).collect(),
             rounds: AtomicU64::new(0),
         }
     }
-}
-
-fn hold<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SameDevice {
@@ -127,7 +123,10 @@ impl SameDevice {
         }
         let is_small = tensor.nbytes() <= CARRIED;
         let dense = self.dense(tensor, is_small)?;
-        let mut sent = hold(&self.mail.sent[to]);
+        let member = self.window.context();
+        let behind = || format!("the message to rank {to} of another thread");
+        let mut turn = self.mail.sent[to].hold(member, OP, behind, deadline)?;
+        let sent = &mut turn.value;
         if sent.unanswered {
             // The one before may still be read.
             self.answer(to, sent.number, deadline)?;
@@ -198,7 +197,8 @@ impl SameDevice {
         const OP: &str = "recv";
         self.peer(OP, from)?;
         self.window.context().check(OP)?;
-        let _taking = hold(&self.mail.taking[from]);
+        let behind = || format!("another thread that receives from rank {from}");
+        let _taking = self.mail.taking[from].hold(self.window.context(), OP, behind, deadline)?;
         let boxes = self.boxes()?;
         loop {
             let seen = boxes.read(&[from])?;
@@ -223,7 +223,7 @@ impl SameDevice {
             // The bell first: who posts after this look rings after it.
             let rung = bell.read(&[0])?;
             for from in (1..n).map(|i| (me + i) % n) {
-                let Ok(_taking) = self.mail.taking[from].try_lock() else { continue };
+                let Some(_taking) = self.mail.taking[from].try_hold() else { continue };
                 let seen = boxes.read(&[from])?;
                 let claim = (seen & !3) | CLAIMED;
                 if seen & 3 == POSTED && boxes.replace(me, &[from], seen, claim)? == seen {

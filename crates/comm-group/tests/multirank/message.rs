@@ -73,6 +73,7 @@ fn alive() -> Vec<Case> {
         case("recv_any/-/-/each-once", any),
         case("recv_any/-/-/timeout", nobody),
         case("recv/-/-/left", left),
+        case("send/-/-/behind-another-thread", behind),
         case("send/-/-/between-collectives", between),
     ]
 }
@@ -277,4 +278,40 @@ fn between(ctx: &RankCtx) -> RankResult {
         check_eq!(all.to_vec::<i64>()?, vec![value; n]);
     }
     done()
+}
+
+/// Two threads of rank 0 that want the same wait for each other, no longer than they want; the group goes on meanwhile.
+fn behind(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    let t = Tensor::from_slice(&[3], &[1i32, 2, 3])?;
+    if ctx.rank() == 0 && group.size() > 1 {
+        std::thread::scope(|s| {
+            let receiving = s.spawn(|| group.recv(1, ctx.deadline()));
+            until_behind(|| group.recv(1, SOON).map(drop))?;
+            let sending = s.spawn(|| group.send(&t, 1, ctx.deadline()));
+            until_behind(|| group.send(&t, 1, SOON))?;
+            group.barrier(ctx.deadline())?;
+            let outcomes = (receiving.join(), sending.join());
+            check!(matches!(outcomes, (Ok(Ok(_)), Ok(Ok(())))), "{outcomes:?}");
+            done()
+        })
+    } else {
+        group.barrier(ctx.deadline())?;
+        if ctx.rank() == 1 {
+            group.recv(0, ctx.deadline())?;
+            group.send(&t, 0, ctx.deadline())?;
+        }
+        done()
+    }
+}
+
+/// Until the other thread is there, this one times out for want of a peer.
+fn until_behind(mut attempt: impl FnMut() -> comm_core::Result<()>) -> RankResult {
+    loop {
+        match attempt() {
+            Err(Error::Timeout { what, .. }) if what.contains("another thread") => break done(),
+            Err(Error::Timeout { .. }) => {}
+            other => break Err(format!("{other:?}").into()),
+        }
+    }
 }
