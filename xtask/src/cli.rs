@@ -63,7 +63,7 @@ pub enum Command {
     /// that hung counts as failed.
     #[command(after_help = STATUSES)]
     TestMultirank(MultirankArgs),
-    /// Check formatting, clippy, rustdoc, and the dependencies' licences and sources
+    /// Check texts, formatting, clippy, rustdoc, and the dependencies' licences and sources
     ///
     /// All checks run even if one fails. The dependency check needs cargo-deny and is skipped, saying so, where it
     /// is not installed.

@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: formatting, clippy, rustdoc, and the dependencies' licences and sources.
+//! `cargo xtask lint`: text, formatting, clippy, rustdoc, and the dependencies' licences and sources.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -53,6 +53,7 @@ fn checks() -> Vec<(&'static str, Result<Command, String>)> {
     with_flags(&mut rustdoc, "RUSTDOCFLAGS", "-D warnings");
     let clippy = cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     vec![
+        ("text", text()),
         ("rustfmt", Ok(cargo(["fmt", "--all", "--check"]))),
         ("clippy", Ok(clippy)),
         ("rustdoc", Ok(rustdoc)),
@@ -60,10 +61,25 @@ fn checks() -> Vec<(&'static str, Result<Command, String>)> {
     ]
 }
 
+/// Marks that a merge has left behind, and blanks at the ends of lines, in any file.
+fn text() -> Result<Command, String> {
+    // All that is tracked is what differs from the empty tree, whose name git knows.
+    const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+    if is_quiet_success(Command::new("git").args(["rev-parse", "--git-dir"])) {
+        let mut git = Command::new("git");
+        git.args(["--no-pager", "diff", "--check", EMPTY_TREE]);
+        Ok(git)
+    } else {
+        Err("this is no git checkout".to_owned())
+    }
+}
+
+fn is_quiet_success(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
 fn deny() -> Result<Command, String> {
-    let mut probe = cargo(["deny", "--version"]);
-    let installed = probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
-    if installed {
+    if is_quiet_success(&mut cargo(["deny", "--version"])) {
         // Without the advisories: their database cannot be fetched everywhere.
         Ok(cargo(["deny", "check", "bans", "licenses", "sources"]))
     } else {
@@ -108,6 +124,6 @@ mod tests {
     #[test]
     fn all_checks_are_there() {
         let names: Vec<_> = checks().into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["rustfmt", "clippy", "rustdoc", "deny"]);
+        assert_eq!(names, ["text", "rustfmt", "clippy", "rustdoc", "deny"]);
     }
 }
