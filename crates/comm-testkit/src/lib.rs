@@ -9,6 +9,8 @@
 //! | [`sim`] | streams and events with a queue and gates, so that order is shown and not assumed |
 //! | [`oracle`] | serial answers to compare with |
 //! | [`values`] | values that name their origin, random bytes, strided shapes |
+//! | [`report`], [`witness`] | what a rank tells about an error, and whether it knew in time or only had no core |
+//! | [`block_on`] | runs one future |
 //! | [`probe`] | what can be seen of processes from outside |
 //!
 //! A test target is registered in `Cargo.toml` with `harness = false`, and its `main` is one call of
@@ -16,6 +18,7 @@
 //!
 //! Not here yet: conformance suites generic over the library's traits.
 
+mod block_on;
 mod child;
 mod clock;
 mod ctx;
@@ -26,12 +29,15 @@ pub mod oracle;
 mod outcome;
 pub mod probe;
 mod proto;
+pub mod report;
 mod runner;
 pub mod sim;
 mod sync;
 mod teams;
 pub mod values;
+pub mod witness;
 
+pub use block_on::block_on;
 pub use child::{Program, child_main};
 pub use clock::now_ns;
 pub use ctx::RankCtx;

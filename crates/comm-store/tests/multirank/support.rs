@@ -1,11 +1,6 @@
 //! What the cases have in common: teams, windows, scripts, and waits that are meant to give up.
 
 use std::fmt::Debug;
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use comm_core::team::{Team, snapshots};
@@ -144,25 +139,4 @@ pub fn waits_for(team: &Team, rank: usize, awaited: usize) -> bool {
         let mine = t.ranks.iter().find(|r| r.rank == rank && r.inside);
         mine.and_then(|r| r.wait.as_ref()).is_some_and(|wait| wait.rank == Some(awaited))
     })
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs one future on this thread.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use comm_core::error::LostHow;
+use comm_testkit::witness::Witness;
 use comm_testkit::{
     Case, LauncherCtx, Layout, Outcome, RankReport, RankResult, Running, check, check_eq, done, now_ns,
 };
 
 use super::member::{Ops, Orders, Role};
+use super::notices::Notices;
 use super::verdict::Told;
-use super::witness::{Notices, Witness};
 
 pub const SOON: Duration = Duration::from_secs(30);
 const LAYOUTS: &[Layout] = &[Layout::Processes, Layout::Mixed];

@@ -5,14 +5,15 @@ use std::time::Duration;
 use comm_core::POINTS;
 use comm_core::error::LostHow;
 use comm_testkit::fault::Fault;
+use comm_testkit::witness::Witness;
 use comm_testkit::{
     Case, LaunchError, LauncherCtx, Layout, RankReport, RankResult, Running, check, check_eq, done,
 };
 
 use super::kill::{SOON, all_told_lost, processes};
 use super::member::Orders;
+use super::notices::Notices;
 use super::verdict::Told;
-use super::witness::{Notices, Witness};
 
 const LAYOUTS: &[Layout] = &[Layout::Processes, Layout::Mixed];
 

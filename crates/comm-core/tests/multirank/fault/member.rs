@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use comm_core::error::Error;
 use comm_core::team::{BOARD_BYTES, Team};
+use comm_testkit::witness::Witness;
 use comm_testkit::{RankCtx, RankResult, now_ns};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::verdict::Told;
-use super::witness::Witness;
 
 /// What the member does between joining and the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

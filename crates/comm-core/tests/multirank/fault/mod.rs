@@ -6,12 +6,12 @@ mod kill;
 mod leave;
 mod matrix;
 mod member;
+mod notices;
 mod panic;
 mod refuse;
 mod stop;
 mod verdict;
 mod victim;
-mod witness;
 
 use comm_testkit::{Case, Program};
 

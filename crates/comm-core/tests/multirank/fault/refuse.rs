@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use comm_testkit::witness::Witness;
 use comm_testkit::{Case, LauncherCtx, Layout, RankResult, done};
 
 use super::kill::{await_in, lost_in_time, processes};
 use super::member::{Ops, Orders, Role};
-use super::witness::{Notices, Witness};
+use super::notices::Notices;
 
 const REFUSED: &[&str] = &[
     "futex_waitv",

@@ -10,14 +10,14 @@ use comm_core::team::{BOARD_BYTES, CellRef, Team};
 use comm_core::wait::Cell as Word;
 use comm_testkit::fault::Fault;
 use comm_testkit::{
-    Case, LauncherCtx, Layout, Outcome, RankCtx, RankResult, Running, Signal, check, check_eq, done, now_ns,
+    Case, LauncherCtx, Layout, Outcome, RankCtx, RankResult, Running, Signal, block_on, check, check_eq,
+    done, now_ns,
 };
 use serde_json::json;
 
 use super::kill::{SOON, processes};
 use super::member::{Ops, Orders};
 use super::verdict::Told;
-use crate::waiting::executor::block_on;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 

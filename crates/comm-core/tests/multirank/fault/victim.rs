@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use comm_core::error::LostHow;
+use comm_testkit::witness::Witness;
 use comm_testkit::{Case, LauncherCtx, Layout, RankResult, Skip, check, done, now_ns};
 
 use super::kill::{SOON, await_in, lost_in_time, processes};
 use super::member::{Ops, Orders, Role};
+use super::notices::Notices;
 use super::verdict::Told;
-use super::witness::{Notices, Witness};
 
 const LAYOUTS: &[Layout] = &[Layout::Processes, Layout::Mixed];
 

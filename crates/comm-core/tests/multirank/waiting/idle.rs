@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use comm_core::shm::Block;
 use comm_core::team::{CellRef, Team};
 use comm_core::wait::Cell as Word;
-use comm_testkit::{Case, LauncherCtx, Layout, RankCtx, RankResult, check, done, probe};
-
-use super::executor::block_on;
+use comm_testkit::{Case, LauncherCtx, Layout, RankCtx, RankResult, block_on, check, done, probe};
 
 const SOON: Duration = Duration::from_secs(20);
 const MEASURED: Duration = Duration::from_secs(3);

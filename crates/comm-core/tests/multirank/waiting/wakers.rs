@@ -10,9 +10,7 @@ use comm_core::Error;
 use comm_core::shm::Block;
 use comm_core::team::{CellRef, TaskWait, Team};
 use comm_core::wait::Cell as Word;
-use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
-
-use super::executor::block_on;
+use comm_testkit::{Case, RankCtx, RankResult, block_on, check, check_eq, done};
 
 pub fn cases() -> Vec<Case> {
     vec![

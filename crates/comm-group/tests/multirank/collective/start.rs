@@ -1,18 +1,14 @@
 //! Operations that are started: in flight together, waited for in any order, given up, left behind.
 
-use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::Duration;
 
 use comm_core::Error;
 use comm_core::error::LostHow;
 use comm_core::tensor::Tensor;
 use comm_group::{ReduceOp, ThreadGroup, Work};
-use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{Case, RankCtx, RankResult, block_on, check, check_eq, done};
 
 use super::case;
 use crate::support::{Any, group};
@@ -105,26 +101,6 @@ fn timeout(ctx: &RankCtx) -> RankResult {
         sum(ctx.world(), first + 1, &work.wait()?)?;
     }
     done()
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// The smallest executor.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => thread::park(),
-        }
-    }
 }
 
 fn awaited(ctx: &RankCtx) -> RankResult {

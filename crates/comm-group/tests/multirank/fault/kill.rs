@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use comm_testkit::fault::Fault;
+use comm_testkit::report::{Notice, in_time, is_lost};
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
 use serde_json::{Value, json};
 
-use super::report::{Notice, in_time, is_lost};
 use super::{BACKEND, SOON, SUITE, dice};
 use crate::message;
 use crate::support::Any;
@@ -109,7 +109,7 @@ fn survivors(running: &Running, lost: &[usize], killed: u64) -> Any<Notice> {
     for rank in all().filter(|r| !lost.contains(r)) {
         let note = running.wait_note(rank, "error", SOON)?;
         is_lost(&note, lost, "Died").map_err(|e| format!("rank {rank}: {e}"))?;
-        slowest = slowest.max(in_time(&note, killed).map_err(|e| format!("rank {rank}: {e}"))?);
+        slowest = slowest.max(in_time(&note, killed, &[]).map_err(|e| format!("rank {rank}: {e}"))?);
     }
     running.go("look")?;
     for report in running.wait(SOON) {

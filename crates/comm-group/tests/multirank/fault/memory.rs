@@ -6,10 +6,10 @@ use comm_core::Error;
 use comm_core::team::Team;
 use comm_core::tensor::{DType, Tensor, TensorBuf};
 use comm_group::{ReduceOp, ThreadGroup};
+use comm_testkit::report::tell;
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, check, check_eq, done};
 use serde_json::json;
 
-use super::report::tell;
 use super::{BACKEND, SOON, SUITE};
 use crate::support::group;
 
@@ -101,7 +101,7 @@ fn poor(ctx: &RankCtx) -> RankResult {
         group.all_reduce(&mine, ReduceOp::Sum, ctx.deadline()).map(drop)
     };
     let error = outcome.err().ok_or("there was enough memory after all")?;
-    tell(ctx, &error, Duration::ZERO);
+    tell(ctx, "poor", &error, Duration::ZERO);
     // The memory comes back, and so does everything that needs it.
     drop(mine);
     hoard.clear();

@@ -11,7 +11,6 @@ mod matrix;
 mod memory;
 mod panic;
 mod program;
-mod report;
 mod rolling;
 mod stop;
 
@@ -20,9 +19,6 @@ const BACKEND: &str = "same-device";
 
 /// Far more than anything here takes.
 const SOON: Duration = Duration::from_secs(20);
-
-/// How long a survivor may take to notice a death.
-const NOTICE: Duration = Duration::from_millis(100);
 
 pub const PROGRAMS: &[Program] = &[program::LOOP, exit::STARTS, rolling::MEMBER, memory::POOR];
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use comm_testkit::fault::{Action, Fault};
+use comm_testkit::report::{Notice, in_time, is_lost};
 use comm_testkit::{Case, LauncherCtx, Outcome, RankResult, check, check_eq, done};
 use serde_json::{Value, json};
 
 use super::kill::{ONCE, inside, points};
-use super::report::{Notice, in_time, is_lost};
 use super::{BACKEND, SOON, SUITE, dice};
 
 pub fn cases() -> Vec<Case> {
@@ -59,7 +59,7 @@ pub fn fall_one(
         // A group that was never made has no frame to fall through.
         if let Some(fell) = report.note("falling") {
             for (rank, note) in &notes {
-                let took = in_time(note, fell.at_ns).map_err(|e| format!("rank {rank}: {e}"))?;
+                let took = in_time(note, fell.at_ns, &[]).map_err(|e| format!("rank {rank}: {e}"))?;
                 slowest = slowest.max(took);
             }
         } else {

@@ -6,11 +6,11 @@ use comm_core::Error;
 use comm_core::tensor::{DType, Tensor, TensorBuf};
 use comm_group::{ReduceOp, ThreadGroup};
 use comm_testkit::oracle::shard_range;
+use comm_testkit::report;
 use comm_testkit::values::{is_poison, poison, touched};
 use comm_testkit::{Program, RankCtx, RankResult, check, done};
 use serde_json::json;
 
-use super::report;
 use crate::support::{Any, group};
 
 pub const LOOP: Program = Program { name: "group-loop", run };
@@ -25,7 +25,7 @@ fn run(ctx: &RankCtx) -> RankResult {
     let group = match group(ctx, "g") {
         Ok(group) => group,
         Err(error) => {
-            report::tell(ctx, &error, Duration::ZERO);
+            report::tell(ctx, "group", &error, Duration::ZERO);
             return done();
         }
     };
@@ -39,7 +39,7 @@ fn run(ctx: &RankCtx) -> RankResult {
         match step(ctx, &group, round, op)? {
             Ok(kept) => last = Some(kept),
             Err((error, kept)) => {
-                report::tell(ctx, &error, busy);
+                report::tell(ctx, "step", &error, busy);
                 return aftermath(ctx, &group, &error, [Some(kept), last]);
             }
         }

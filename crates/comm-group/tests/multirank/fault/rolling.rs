@@ -6,9 +6,9 @@ use std::time::Duration;
 use comm_core::team::Team;
 use comm_core::tensor::Tensor;
 use comm_group::{ReduceOp, ThreadGroup};
+use comm_testkit::report::{self, Notice, in_time, is_lost};
 use comm_testkit::{Case, LauncherCtx, Layout, Program, RankCtx, RankResult, Running, check, check_eq, done};
 
-use super::report::{self, Notice, in_time, is_lost};
 use super::{BACKEND, SOON, SUITE};
 use crate::support::Any;
 
@@ -51,7 +51,7 @@ fn member(ctx: &RankCtx) -> RankResult {
                     check!(right, "a wrong sum in round {round}");
                 }
                 Err(error) => {
-                    report::tell(ctx, &error, busy);
+                    report::tell(ctx, "all_reduce", &error, busy);
                     break;
                 }
             }
@@ -129,7 +129,7 @@ fn one_death(running: &Running, round: usize, team: &[usize], victim: usize, pau
         let notes = running.notes(*rank);
         let note = notes.iter().rev().find(|n| n.text == "error").ok_or("it was just there")?;
         is_lost(note, &lost, "Died").map_err(|e| format!("rank {rank}: {e}"))?;
-        slowest = slowest.max(in_time(note, killed).map_err(|e| format!("rank {rank}: {e}"))?);
+        slowest = slowest.max(in_time(note, killed, &[]).map_err(|e| format!("rank {rank}: {e}"))?);
     }
     Ok(slowest)
 }

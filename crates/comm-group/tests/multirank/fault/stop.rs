@@ -5,12 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use comm_testkit::fault::Fault;
-use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
+use comm_testkit::{Case, LauncherCtx, Layout, Note, Outcome, RankResult, Running, check, check_eq, done};
 use serde_json::{Value, json};
 
 use super::kill::{ONCE, points};
 use super::program::BYTES;
-use super::report::is_stopped;
 use super::{BACKEND, SOON, SUITE, dice};
 use crate::support::Any;
 
@@ -134,5 +133,15 @@ pub fn stop_one(ctx: &LauncherCtx, args: Value, point: &'static str, victim: usi
     for report in running.wait(SOON) {
         check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
     }
+    done()
+}
+
+/// Checks that it waited for some of these ranks, which are stopped.
+fn is_stopped(note: &Note, among: &[usize]) -> RankResult {
+    let value = &note.value;
+    check_eq!(value["kind"], json!("timeout"), "{}", value["text"]);
+    check_eq!(value["stopped"], json!(true), "{}", value["text"]);
+    let ranks: Vec<usize> = serde_json::from_value(value["ranks"].clone())?;
+    check!(!ranks.is_empty() && ranks.iter().all(|r| among.contains(r)), "{}", value["text"]);
     done()
 }

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use comm_store::POINTS;
 use comm_testkit::fault::Fault;
+use comm_testkit::report::{Notice, in_time, is_lost};
+use comm_testkit::witness::Witness;
 use comm_testkit::{
     Case, LauncherCtx, Layout, Outcome, RankReport, RankResult, Running, Signal, check, check_eq, done, probe,
 };
 use serde_json::json;
 
 use super::program::{KINDS, LOOP, WAITS};
-use super::report::{Notice, Witness, in_time, is_lost};
 use super::{BACKEND, SOON, SUITE, dice};
 use crate::support::Any;
 
@@ -102,8 +103,9 @@ fn strike(running: &Running, victim: usize) -> Any<String> {
     let (mut slowest, mut calls) = (Notice::default(), BTreeSet::new());
     for rank in ranks.filter(|r| !lost.contains(r)) {
         let note = running.wait_note(rank, "error", SOON)?;
-        is_lost(&note, &lost).map_err(|e| format!("rank {rank}: {e}"))?;
-        slowest = slowest.max(in_time(&note, killed, &witness).map_err(|e| format!("rank {rank}: {e}"))?);
+        is_lost(&note, &lost, "Died").map_err(|e| format!("rank {rank}: {e}"))?;
+        slowest =
+            slowest.max(in_time(&note, killed, &witness.gaps()).map_err(|e| format!("rank {rank}: {e}"))?);
         calls.insert(note.value["call"].as_str().unwrap_or_default().to_string());
     }
     running.go("end")?;

@@ -7,7 +7,6 @@ use comm_testkit::{Case, LauncherCtx, Program};
 
 mod kill;
 mod program;
-mod report;
 mod stop;
 
 const SUITE: &str = "fault";
@@ -15,9 +14,6 @@ const BACKEND: &str = "window";
 
 /// Far more than anything here takes.
 const SOON: Duration = Duration::from_secs(20);
-
-/// How long a survivor may take to notice a death.
-const NOTICE: Duration = Duration::from_millis(100);
 
 pub const PROGRAMS: &[Program] = &[program::LOOP, program::WAITS, stop::PROGRAM];
 

@@ -7,10 +7,10 @@ use comm_core::team::Team;
 use comm_core::tensor::{DType, Tensor};
 use comm_store::window::{Await, Notify, StoreOp, WindowSpec};
 use comm_store::{Cmp, NotifyOp, Window};
-use comm_testkit::{Program, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::report;
+use comm_testkit::{Program, RankCtx, RankResult, block_on, check, check_eq, done};
 
-use super::report;
-use crate::support::{Any, block_on, left, right, team};
+use crate::support::{Any, left, right, team};
 
 pub const LOOP: Program = Program { name: "window-loop", run: rounds };
 pub const WAITS: Program = Program { name: "window-waits", run: waits };

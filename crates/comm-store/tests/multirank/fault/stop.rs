@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use comm_store::window::WindowSpec;
 use comm_store::{Cmp, NotifyOp, Window};
-use comm_testkit::{Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, check, check_eq, done};
-use serde_json::json;
+use comm_testkit::report::to_json;
+use comm_testkit::{
+    Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, block_on, check, check_eq, done,
+};
+use serde_json::{Value, json};
 
-use super::report::{is_stopped, to_json};
 use super::{BACKEND, SOON, SUITE};
-use crate::support::{block_on, team};
+use crate::support::team;
 
 pub const PROGRAM: Program = Program { name: "window-stop", run: program };
 
@@ -127,5 +129,13 @@ fn barrier_named(ctx: &LauncherCtx) -> RankResult {
             is_stopped(&note.value, &stopped).map_err(|e| format!("rank {}: {e}", report.rank))?;
         }
     }
+    done()
+}
+
+/// Checks that it gave up on ranks that are stopped.
+fn is_stopped(value: &Value, ranks: &[usize]) -> RankResult {
+    check_eq!(value["kind"], json!("timeout"), "{value}");
+    check_eq!(value["stopped"], json!(true), "{value}");
+    check_eq!(value["ranks"], json!(ranks), "{value}");
     done()
 }

@@ -9,11 +9,11 @@ use comm_core::tensor::DType;
 use comm_store::window::WindowSpec;
 use comm_store::{Cmp, NotifyOp, Window};
 use comm_testkit::values::SplitMix64;
-use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{Case, RankCtx, RankResult, block_on, check, check_eq, done};
 
 use super::long;
 use super::stress::delay;
-use crate::support::{Any, block_on, team};
+use crate::support::{Any, team};
 
 pub fn cases() -> Vec<Case> {
     vec![long("stress/-/-/model", model)]

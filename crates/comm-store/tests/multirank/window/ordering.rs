@@ -3,10 +3,10 @@
 use comm_core::tensor::{DType, Tensor};
 use comm_store::window::{Await, Notify, Signals, StoreOp, View, WindowSpec};
 use comm_store::{Cmp, NotifyOp, Window};
-use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{Case, RankCtx, RankResult, block_on, check, check_eq, done};
 
 use super::long;
-use crate::support::{Any, block_on, left, right, team};
+use crate::support::{Any, left, right, team};
 
 pub fn cases() -> Vec<Case> {
     vec![

@@ -9,10 +9,10 @@ use comm_core::error::PeerState;
 use comm_core::tensor::DType;
 use comm_store::window::WindowSpec;
 use comm_store::{Cmp, NotifyOp, Window};
-use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{Case, RankCtx, RankResult, block_on, check, check_eq, done};
 
 use super::case;
-use crate::support::{Any, SHORT, Scene, Script, block_on, gave_up, left, right, team};
+use crate::support::{Any, SHORT, Scene, Script, gave_up, left, right, team};
 
 pub fn cases() -> Vec<Case> {
     vec![

@@ -1,14 +1,14 @@
-//! How a rank tells the launcher about an error.
+//! How a rank tells the launcher about an error, and whether it was told in time.
 
 use std::fmt;
 use std::time::Duration;
 
 use comm_core::Error;
 use comm_core::error::PeerState;
-use comm_testkit::{Note, RankCtx, RankResult, check, check_eq, done};
 use serde_json::{Value, json};
 
-use super::NOTICE;
+use crate::witness::{Gap, HANDS, NOTICE, starved};
+use crate::{Note, RankCtx, RankResult, check_eq, done};
 
 /// Time that this thread has spent running, or waiting for a core, since it was started; zero where the kernel does not
 /// count it.
@@ -18,15 +18,17 @@ pub fn busy() -> Duration {
     Duration::from_nanos(both)
 }
 
-/// Says which error a rank has got, at the moment when it has, and how much of the operation's time (`before` is
-/// [`busy`] at its beginning) it was busy and not waiting for anybody.
-pub fn tell(ctx: &RankCtx, error: &Error, before: Duration) {
+/// Says which error a rank has got in which call, at the moment when it has, and how much of the time since `before` (a
+/// [`busy`] when the call began) it was busy and not waiting for anybody.
+pub fn tell(ctx: &RankCtx, call: &str, error: &Error, before: Duration) {
     let mut value = to_json(error);
+    value["call"] = json!(call);
     value["busy_ns"] = json!(busy().saturating_sub(before).as_nanos() as u64);
     ctx.note_value("error", value);
 }
 
-fn to_json(error: &Error) -> Value {
+/// What the functions below look at.
+pub fn to_json(error: &Error) -> Value {
     let text = error.to_string();
     match error {
         Error::PeerLost { rank, ranks, how, .. } => {
@@ -55,40 +57,33 @@ pub fn is_lost(note: &Note, ranks: &[usize], how: &str) -> RankResult {
 /// How long a survivor took to notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Notice {
-    pub took: Duration,
-    /// How much of that it was busy with the operation, or waiting for a core.
-    pub busy: Duration,
+    took: Duration,
+    /// How much of that its thread was busy, or waiting for a core, and how long a witness was without one.
+    busy: Duration,
+    starved: Duration,
 }
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1?}", self.took)?;
         if self.took > NOTICE {
-            write!(f, ", {:.1?} of it busy or for want of a core", self.busy)?;
+            write!(f, " ({:.1?} busy, a witness had no core for {:.1?})", self.busy, self.starved)?;
         }
         Ok(())
     }
 }
 
-/// Checks that it was told in time: within 100 ms. On a machine with more to do than cores, time in which its thread ran
-/// or was runnable and got no core is no time in which it could have been told; then what counts is how long it slept.
-pub fn in_time(note: &Note, since_ns: u64) -> Result<Notice, String> {
+/// Checks that it was told in time: within [`NOTICE`]. On a machine with more to do than cores, time in which its thread
+/// ran or was runnable and got no core is no time in which it could have been told; nor is time in which others on the
+/// way got none, as a witness saw, whose gaps these are.
+pub fn in_time(note: &Note, since_ns: u64, gaps: &[Gap]) -> Result<Notice, String> {
     let took = Duration::from_nanos(note.at_ns.saturating_sub(since_ns));
     let busy = Duration::from_nanos(note.value["busy_ns"].as_u64().unwrap_or(0)).min(took);
-    let notice = Notice { took, busy };
-    if took - busy > NOTICE {
+    let notice = Notice { took, busy, starved: starved(since_ns, note.at_ns, gaps) };
+    let excused = busy.max(notice.starved * HANDS);
+    if took.saturating_sub(excused) > NOTICE {
         Err(format!("noticed after {notice}, not within {NOTICE:?}"))
     } else {
         Ok(notice)
     }
-}
-
-/// Checks that it waited for some of these ranks, which are stopped.
-pub fn is_stopped(note: &Note, among: &[usize]) -> RankResult {
-    let value = &note.value;
-    check_eq!(value["kind"], json!("timeout"), "{}", value["text"]);
-    check_eq!(value["stopped"], json!(true), "{}", value["text"]);
-    let ranks: Vec<usize> = serde_json::from_value(value["ranks"].clone())?;
-    check!(!ranks.is_empty() && ranks.iter().all(|r| among.contains(r)), "{}", value["text"]);
-    done()
 }
