@@ -114,6 +114,30 @@ impl<'t> OpGuard<'t> {
         self.team
     }
 
+    /// Whether all ranks can still come to this operation. To be asked before anything is written that a peer may take for
+    /// a part of it: an operation that somebody has left before fails on all ranks, but of those a slower one may yet be in
+    /// the operation before, and may be a rank that tries again and again in no time.
+    ///
+    /// # Errors
+    /// What ended the team; [`Error::PeerLeft`] with the lowest rank that has left before this operation.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    ///
+    /// let team = Team::join("all-present-example", 0, 1, Deadline::default())?;
+    /// let op = team.begin("something of all", Deadline::default())?;
+    /// let present = op.all_present();
+    /// op.settle(present, false)?;
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    pub fn all_present(&self) -> Result<()> {
+        self.team.alive()?;
+        match ended(self.team, self.seq, 0..self.team.size()) {
+            Some(error) => Err(self.placed_at(error, &"all ranks")),
+            None => Ok(()),
+        }
+    }
+
     /// Sets this rank's own cell to `round` and waits until the cells of all ranks have reached it.
     pub(super) fn meet<'c>(
         &mut self,
@@ -121,6 +145,7 @@ impl<'t> OpGuard<'t> {
         cell_of: impl Fn(usize) -> &'c Cell,
         round: u64,
     ) -> Result<()> {
+        self.all_present()?;
         cell_of(self.team.rank).set(round, &*self.team.shared);
         self.all_reach(&what, 0..self.team.size(), cell_of, round as i64, |seen| seen >= round)
     }

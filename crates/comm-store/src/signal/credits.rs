@@ -60,8 +60,9 @@ impl From<OddCredit> for comm_core::Error {
 /// the peer once it has met this rank. `gather()` waits until this rank's cells for all others are at least 1. `take(src)` takes
 /// 1 away from that cell and returns what there was before, as [`take_one`] does.
 ///
-/// No credit is taken before all have come. After any error the credits are those of a call half done, and the cells of all
-/// ranks are good for nothing: whoever calls this ends the team.
+/// No credit is taken before all have come. After any error the credits are those of a call half done, and no call can come
+/// about any more: whoever calls this ends the team, or knows that a rank has left it and gives no credits again, since a slower rank
+/// may still be in the call before.
 ///
 /// # Errors
 /// The first error of `notify`, `gather` or `take`; an [`OddCredit`].

@@ -11,6 +11,7 @@ mod matrix;
 mod memory;
 mod panic;
 mod program;
+mod retry;
 mod rolling;
 mod stop;
 
@@ -20,7 +21,8 @@ const BACKEND: &str = "same-device";
 /// Far more than anything here takes.
 const SOON: Duration = Duration::from_secs(20);
 
-pub const PROGRAMS: &[Program] = &[program::LOOP, exit::STARTS, rolling::MEMBER, memory::POOR];
+pub const PROGRAMS: &[Program] =
+    &[program::LOOP, exit::STARTS, rolling::MEMBER, memory::POOR, retry::RETRIES];
 
 /// Random numbers of a case: others for each point and layout.
 fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
@@ -36,6 +38,7 @@ pub fn cases() -> Vec<Case> {
         panic::cases(),
         stop::cases(),
         memory::cases(),
+        retry::cases(),
         matrix::cases(),
     ]
     .concat()
