@@ -28,14 +28,23 @@ struct Cli {
 /// A command with its options.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Shard, gather, split and reduce a model's weights over several ranks, and compare every bit
+    /// Distribute a model's weights over meshes of ranks, place them one way after the other, collect them, and compare
+    /// every bit
     ///
-    /// Every tensor is cut into shards over the ranks and gathered back (R -> S(0) -> R, and R -> S(1) -> R where
-    /// there is a second dimension), and taken apart into partial sums and reduced (R -> P -> R; the first rank
-    /// keeps the value, the others hold the sum's identity). Each rank compares each result bit for bit with the
-    /// weights; through P any NaN equals any NaN. bools, of which there is no sum, are counted as
-    /// `not reduced`. GB/s is the tensors' bytes over the time of the slowest rank. The last line says
-    /// `bit-identical: yes`, or names the first difference.
+    /// Rank 0 has the file's tensors and distributes each over a mesh of all ranks; there it is placed one way after the
+    /// other, and at last the last rank collects it. On the mesh of one dimension the way is R, S(0), S(1), R, P(sum), S(0),
+    /// R, S(1) (R: whole on every rank; S(d): cut along dimension d; P(sum): contributions to a sum, of which the first rank
+    /// has the value and the others what adds nothing). On the mesh of two dimensions, which there is if the number of ranks
+    /// is a product (4 = 2x2, 6 = 3x2, 8 = 4x2), each dimension of it has a placement. Placements that a tensor cannot take
+    /// are left out: it has too few dimensions (one with none is `not sharded`), or there is no sum of bools (`not
+    /// reduced`).
+    ///
+    /// A row is a conversion on a mesh. `tensors` went through it (twice counts twice), `bytes` is their size, `moved` what
+    /// all ranks together copied from each other by the counters of the groups (of distribute and collect with what ranks
+    /// say to agree), `time` the slowest rank's, GB/s (10^9) bytes over time, `-` where nothing moved. `costs as planned:
+    /// yes` says that the counters of every conversion were what its plan foretold. After each conversion each rank compares
+    /// every bit of what it holds with its part of the file; once summed, any NaN equals any NaN. The last line says
+    /// `bit-identical: yes`, or names the first difference: tensor, mesh, conversion, rank, place, seen, expected.
     #[command(after_help = STATUSES)]
     Demo(DemoArgs),
     /// Time the operations of a group over sizes, and check every result
@@ -130,6 +139,9 @@ pub struct DemoArgs {
     /// transformer block, generated in memory and the same every time]
     #[arg(long, value_name = "FILE|minilm")]
     pub weights: Option<PathBuf>,
+    /// Get a bit wrong in each CONVERSION of this name, to show that it is seen
+    #[arg(long, value_name = "CONVERSION", hide = true)]
+    pub spoil: Option<String>,
     #[command(flatten)]
     pub json: Json,
 }
