@@ -162,6 +162,16 @@ impl<'t> OpGuard<'t> {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Whether all ranks may still come to this operation: none has left before it. Who is about to leave something behind that
+    /// only a rank which comes would put away asks first.
+    ///
+    /// # Errors
+    /// [`Error::PeerLeft`], with which [`all_reach`](OpGuard::all_reach) would end; or what ended the team meanwhile.
+    pub fn may_come_about(&self) -> Result<()> {
+        self.team.alive()?;
+        left_before(self.team, self.seq, 0..self.team.size()).map_or(Ok(()), |error| Err(self.placed(error)))
+    }
+
     /// A segment of the process of another rank. A peer pushes a segment before it speaks of anything in it, but over a
     /// socket, so it may still be on its way.
     ///
@@ -286,10 +296,12 @@ impl TeamShared {
 }
 
 /// What keeps one of these ranks from coming to operation `seq`.
-fn ended(team: &Member, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Option<Error> {
-    if let Some(error) = team.shared.ended(Default::default) {
-        return Some(error);
-    }
+fn ended(team: &Member, seq: u64, awaited: impl Iterator<Item = usize>) -> Option<Error> {
+    team.shared.ended(Default::default).or_else(|| left_before(team, seq, awaited))
+}
+
+/// That one of these ranks has left before operation `seq`.
+fn left_before(team: &Member, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Option<Error> {
     let control = team.shared.control();
     if control.head().is_some_and(|head| head.leavers.load(Ordering::Acquire) == 0) {
         return None;

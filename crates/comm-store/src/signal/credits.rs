@@ -61,7 +61,8 @@ impl From<OddCredit> for comm_core::Error {
 /// 1 away from that cell and returns what there was before, as [`take_one`] does.
 ///
 /// No credit is taken before all have come. After any error the credits are those of a call half done, and the cells of all
-/// ranks are good for nothing: whoever calls this ends the team.
+/// ranks are good for nothing: whoever calls this ends the team. If that goes on, since it is over only for what needs a rank
+/// that has left, nobody may call again: a credit more, and a peer that has yet to spend those of the call before finds three.
 ///
 /// # Errors
 /// The first error of `notify`, `gather` or `take`; an [`OddCredit`].

@@ -286,6 +286,8 @@ impl<'w> Signals<'w> {
         if !std::ptr::eq(op.team(), self.window.member.as_ref()) {
             return Err(Error::invalid("Signals::meet", "the operation is of another rank than the window"));
         }
+        // A credit that is never spent would be one too many for a peer that has not spent its last one yet.
+        op.may_come_about()?;
         let (rank, size) = (self.window.rank(), self.window.nranks());
         let bell = self.window.member.bell();
         let own: Vec<&Cell> = (0..size).map(|src| self.row(rank, src)).collect::<Result<_>>()?;
