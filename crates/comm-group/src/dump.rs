@@ -1,7 +1,8 @@
-//! What a rank writes when an operation has failed and its team is over: its last operations, and what each rank was doing.
+//! What a rank writes when its group is of no use any more, since the team is over or a rank has left: its last operations, and
+//! what each rank was doing.
 //!
 //! One file for each rank and team, an array of events that Chrome and Perfetto show: `X` is an operation that came to its
-//! end, `B` one that did not; `i` is the end of the team, with the error and a line for each rank. Put together, the files of a
+//! end, `B` one that did not; `i` is the end, with the error and a line for each rank. Put together, the files of a
 //! team tell who did not come, and where to.
 
 use std::fs;
@@ -63,9 +64,10 @@ fn events(member: &Member, records: &[OpRecord], error: &Error) -> Vec<Value> {
         name("thread_name", format!("rank {tid}")),
     ];
     events.extend(records.iter().map(|record| operation(record, pid, tid)));
+    let end = if member.is_over() { "the team is over" } else { "a rank has left" };
     let ranks: Vec<Value> = member.snapshot().ranks.iter().map(doing).collect();
     events.push(json!({
-        "name": "the team is over", "cat": "team", "ph": "i", "s": "g", "ts": micros(now_ns()), "pid": pid, "tid": tid,
+        "name": end, "cat": "team", "ph": "i", "s": "g", "ts": micros(now_ns()), "pid": pid, "tid": tid,
         "args": {
             "team": member.name(),
             "id": format!("{:032x}", member.id()),

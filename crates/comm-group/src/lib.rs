@@ -30,7 +30,7 @@
 //! the others go on by [`ThreadGroup::shrink`].
 //!
 //! **What happened.** Each rank keeps its last operations ([`ThreadGroup::recent`]), and with `COMM_DUMP_DIR` set writes them
-//! down when one fails and the team is over.
+//! down when one fails and the team is over, or a rank has left.
 //!
 //! **Exact order.** A reduction starts from rank 0's value and goes in rank order, so its bits depend on the inputs
 //! alone: not on timing, sizes, or how ranks are spread over threads and processes. [`ReduceOp`] has the operators, their

@@ -114,6 +114,10 @@ impl SameDevice {
 
     /// Sends a tensor to a rank, and waits until that has it.
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
+        self.tell_end(self.deliver(tensor, to, deadline))
+    }
+
+    fn deliver(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
         const OP: &str = "send";
         self.peer(OP, to)?;
         self.window.context().check(OP)?;
@@ -194,6 +198,10 @@ impl SameDevice {
 
     /// Receives the next message of a rank.
     pub(crate) fn recv(&self, from: usize, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
+        self.tell_end(self.receive(from, target, deadline))
+    }
+
+    fn receive(&self, from: usize, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
         const OP: &str = "recv";
         self.peer(OP, from)?;
         self.window.context().check(OP)?;
@@ -215,6 +223,10 @@ impl SameDevice {
 
     /// Receives the next message of any rank.
     pub(crate) fn recv_any(&self, deadline: Deadline) -> Result<(usize, Outcome)> {
+        self.tell_end(self.receive_any(deadline))
+    }
+
+    fn receive_any(&self, deadline: Deadline) -> Result<(usize, Outcome)> {
         const OP: &str = "recv_any";
         self.window.context().check(OP)?;
         let (me, n) = (self.window.rank(), self.window.nranks());

@@ -117,12 +117,23 @@ impl SameDevice {
         self.recorder.recent()
     }
 
-    /// Writes down what was going on, if the team is over and this is the first error that says so.
+    /// Writes down what was going on, if this is the first error with which the group is of no use any more: the team is over,
+    /// or a rank has left that every operation of all needs.
     fn tell_why(&self, error: &Error) {
         let member = self.window.context();
-        if member.is_over() && !matches!(error, Error::Forked) && self.recorder.close() {
+        let is_last = member.is_over() || matches!(error, Error::PeerLeft { .. });
+        if is_last && !matches!(error, Error::Forked) && self.recorder.close() {
             dump::dump(member, &self.recorder.recent(), error);
         }
+    }
+
+    /// The same after a message, which needs two ranks alone: that one has left is no end of anything else.
+    fn tell_end<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| {
+            if self.window.context().is_over() {
+                self.tell_why(error);
+            }
+        })
     }
 
     /// Agrees with all ranks on an operation, does this rank's part of it, and waits until the others have done theirs, as
