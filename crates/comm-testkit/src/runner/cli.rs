@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The long version of checks that have one
+    /// The long version of checks that have one, and the cases that are long only
     #[arg(long)]
     pub full: bool,
     /// Writes the rows as a JSON array; `-` is standard output, and then nothing else goes there
@@ -113,7 +113,8 @@ impl Args {
         let title = case.title();
         let named = |part: &Option<String>| part.as_ref().is_none_or(|p| title.contains(p.as_str()));
         let backend = self.backends.is_empty() || self.backends.iter().any(|b| b == case.backend);
-        named(&self.filter) && named(&self.name) && backend && case.devices.contains(&self.device.as_str())
+        let device = case.devices.contains(&self.device.as_str());
+        named(&self.filter) && named(&self.name) && backend && device && (self.full || !case.is_long)
     }
 
     /// What to say when nothing matches.
@@ -124,6 +125,9 @@ impl Args {
         }
         if let Some(filter) = &self.filter {
             text += &format!(" --filter {filter:?}");
+        }
+        if self.full {
+            text += " --full";
         }
         let names: Vec<&str> = self.flat.iter().map(|l| l.name()).collect();
         let worlds: Vec<String> = self.worlds([].into_iter()).iter().map(usize::to_string).collect();
@@ -198,5 +202,7 @@ mod tests {
         for line in ["t", "t --device sim --backend a", "t --device sim --filter y", "t other --device sim"] {
             assert!(!parse(line).unwrap().chooses(&case), "{line}");
         }
+        let long = Case::ranks("s", "long", |_| crate::done()).only_full();
+        assert!(parse("t --full").unwrap().chooses(&long) && !parse("t").unwrap().chooses(&long));
     }
 }

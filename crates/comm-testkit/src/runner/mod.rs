@@ -62,6 +62,7 @@ pub struct Case {
     pub(crate) also: &'static [usize],
     pub(crate) layouts: &'static [Layout],
     pub(crate) limit: Duration,
+    pub(crate) is_long: bool,
     pub(crate) kind: Kind,
 }
 
@@ -76,6 +77,7 @@ impl Case {
             also: &[],
             layouts: Layout::ALL,
             limit: Duration::from_secs(30),
+            is_long: false,
             kind,
         }
     }
@@ -131,6 +133,12 @@ impl Case {
     /// How long it may take before it counts as hung (default 30 s).
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Only with `--full`: what takes many minutes, or most of the machine's memory, and has no short version.
+    pub fn only_full(mut self) -> Self {
+        self.is_long = true;
         self
     }
 
