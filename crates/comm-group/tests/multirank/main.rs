@@ -29,7 +29,6 @@ fn main() -> std::process::ExitCode {
     ];
     let programs = [
         collective::PROGRAMS,
-        message::PROGRAMS,
         placement::PROGRAMS,
         fault::PROGRAMS,
         manager::PROGRAMS,

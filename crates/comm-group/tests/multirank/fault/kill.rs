@@ -8,8 +8,7 @@ use comm_testkit::report::{Notice, in_time, is_lost};
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
 use serde_json::{Value, json};
 
-use super::{BACKEND, SOON, SUITE, dice};
-use crate::message;
+use super::{BACKEND, SOON, SUITE, dice, message};
 use crate::support::Any;
 
 const SPREAD: &[Layout] = &[Layout::Processes, Layout::Mixed];

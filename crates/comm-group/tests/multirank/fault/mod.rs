@@ -1,4 +1,4 @@
-//! What becomes of a group when a rank dies, panics, stops, or has no memory.
+//! What becomes of a group when a rank dies, panics, stops, is late, does something else, or has no memory.
 
 use std::time::Duration;
 
@@ -7,8 +7,10 @@ use comm_testkit::{Case, LauncherCtx, Program};
 
 mod exit;
 mod kill;
+mod late;
 mod matrix;
 mod memory;
+mod message;
 mod panic;
 mod program;
 mod rolling;
@@ -20,7 +22,8 @@ const BACKEND: &str = "same-device";
 /// Far more than anything here takes.
 const SOON: Duration = Duration::from_secs(20);
 
-pub const PROGRAMS: &[Program] = &[program::LOOP, exit::STARTS, rolling::MEMBER, memory::POOR];
+pub const PROGRAMS: &[Program] =
+    &[program::LOOP, exit::STARTS, rolling::MEMBER, memory::POOR, message::MESSAGE];
 
 /// Random numbers of a case: others for each point and layout.
 fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
@@ -36,6 +39,7 @@ pub fn cases() -> Vec<Case> {
         panic::cases(),
         stop::cases(),
         memory::cases(),
+        message::cases(),
         matrix::cases(),
     ]
     .concat()
