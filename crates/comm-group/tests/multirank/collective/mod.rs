@@ -10,6 +10,7 @@ mod bits;
 mod concurrency;
 mod disagree;
 mod every;
+mod huge;
 mod into;
 mod letters;
 mod memory;
@@ -21,7 +22,7 @@ mod start;
 const SUITE: &str = "collective";
 const BACKEND: &str = "same-device";
 
-pub const PROGRAMS: &[Program] = &[every::CROWD];
+pub const PROGRAMS: &[Program] = &[every::CROWD, huge::HUGE];
 
 pub fn cases() -> Vec<Case> {
     [
@@ -35,6 +36,7 @@ pub fn cases() -> Vec<Case> {
         property::cases(),
         memory::cases(),
         every::cases(),
+        huge::cases(),
         rows::cases(),
         disagree::cases(),
         into::cases(),
