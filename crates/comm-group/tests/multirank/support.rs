@@ -91,6 +91,14 @@ pub fn random_view(rng: &mut SplitMix64, shape: &[usize]) -> Strided {
     Strided { name: "random", shape: shape.to_vec(), strides, offset, storage }
 }
 
+/// The same in another order.
+pub fn shuffled<T>(rng: &mut SplitMix64, mut all: Vec<T>) -> Vec<T> {
+    for i in (1..all.len()).rev() {
+        all.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    all
+}
+
 /// The bytes of the elements, in row-major order.
 pub fn bytes_of(tensor: &Tensor) -> Any<Vec<u8>> {
     let mut bytes = vec![0; tensor.nbytes()];
