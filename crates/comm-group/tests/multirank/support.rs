@@ -12,7 +12,7 @@ use comm_group::{ReduceOp, ThreadGroup};
 use comm_testkit::oracle::Summand;
 use comm_testkit::oracle::reduce::{Reduction, reduce};
 use comm_testkit::values::{SplitMix64, Strided, random_elements};
-use comm_testkit::{RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{RankCtx, RankReport, RankResult, check, check_eq, done};
 
 pub type Any<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -173,6 +173,14 @@ pub fn expected_sum<T: Number>(contributions: &[Vec<T>]) -> Any<Vec<u8>> {
 /// Random elements of one rank, special values among them; every rank can compute those of all.
 pub fn contribution(rng: &SplitMix64, rank: usize, dtype: DType, numel: usize) -> Vec<u8> {
     random_elements(&mut rng.fork(rank as u64), dtype, numel)
+}
+
+/// That all ranks of a launch have ended well; else what became of each that has not, for one's error may only be that another
+/// has left.
+pub fn all_ok(reports: &[RankReport]) -> Any<()> {
+    let bad = reports.iter().filter(|report| !report.outcome.is_ok());
+    let bad: Vec<String> = bad.map(|report| format!("rank {}: {}", report.rank, report.outcome)).collect();
+    if bad.is_empty() { Ok(()) } else { Err(bad.join("; ").into()) }
 }
 
 /// Compares bit for bit, and says where the first difference is.

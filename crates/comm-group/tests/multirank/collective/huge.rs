@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::{BACKEND, SUITE};
 use crate::call::{Call, SUM};
-use crate::support::{Any, group, same_bytes};
+use crate::support::{Any, all_ok, group, same_bytes};
 
 pub const HUGE: Program = Program { name: "group-huge", run: huge };
 
@@ -72,8 +72,9 @@ fn alone(ctx: &LauncherCtx, what: &str, gib: u64) -> RankResult {
     }
     let began = Instant::now();
     let launch = ctx.launch("group-huge").env("COMM_ARENA_MAX_BYTES", (gib << 30).to_string());
-    for report in launch.arg(json!(what)).limit(LIMIT).run(LIMIT)? {
-        check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
+    let reports = launch.arg(json!(what)).limit(LIMIT).run(LIMIT)?;
+    all_ok(&reports)?;
+    for report in reports {
         ctx.progress(&format!("{what}, rank {}: {} in {:.0?}", report.rank, report.outcome, began.elapsed()));
     }
     done()
@@ -191,9 +192,11 @@ fn whole(ctx: &RankCtx, group: &ThreadGroup, what: &str) -> RankResult {
             let call = if what == "all_gather_equal" { Call::AllGatherEqual } else { Call::AllGatherVec };
             (call, vec![half], (0..WORLD).map(|rank| piece(rank, 0, half)).collect())
         }
+        // Columns, so that the other begins to read behind 2^32, too.
         "scatter" => {
-            let part = shard(OVER_32);
-            (Call::Scatter(0, 1, None), vec![OVER_32], vec![piece(1, part.start, part.len())])
+            let columns = shard(SIDE);
+            let row = |row| piece(0, row * SIDE + columns.start, columns.len());
+            (Call::Scatter(1, 0, None), vec![SIDE, SIDE], (0..SIDE).map(row).collect())
         }
         // Three quarters and one become two halves.
         "all_to_all" => {

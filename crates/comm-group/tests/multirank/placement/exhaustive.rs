@@ -6,14 +6,14 @@ use comm_core::tensor::DType;
 use comm_group::ReduceOp;
 use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement};
 use comm_testkit::oracle::indices;
-use comm_testkit::{Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, check, done};
+use comm_testkit::{Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult};
 use serde_json::json;
 
 use super::model::{has_room_for_cuts, id_of};
 use super::property::{Truth, collect, redistribute};
 use super::values::Value;
 use super::{BACKEND, Cache, SUITE};
-use crate::support::Any;
+use crate::support::{Any, all_ok};
 
 pub const PAIRS: Program = Program { name: "placement-pairs", run: pairs };
 
@@ -79,13 +79,12 @@ fn on(ctx: &LauncherCtx, grid: &[usize]) -> RankResult {
         }
     }
     let reports = running.wait(LIMIT);
-    for report in &reports {
-        check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
-    }
-    if let Some(Outcome::Ok(count)) = reports.first().map(|report| &report.outcome) {
-        ctx.progress(&format!("{grid:?}: {count} pairs in {:.0?}", began.elapsed()));
-    }
-    done()
+    all_ok(&reports)?;
+    let Some(Outcome::Ok(count)) = reports.into_iter().next().map(|report| report.outcome) else {
+        return Err("nobody has counted".into());
+    };
+    ctx.progress(&format!("{grid:?}: {count} pairs in {:.0?}", began.elapsed()));
+    Ok(count)
 }
 
 /// On the mesh of its argument.

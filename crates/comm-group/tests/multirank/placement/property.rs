@@ -7,14 +7,14 @@ use comm_core::Error;
 use comm_core::tensor::{DType, Tensor};
 use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement, Plan, local_shape, plan};
 use comm_testkit::values::{SplitMix64, random_elements};
-use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check_eq, done};
 
 use super::model::{
     held, id_of, is_partial, is_refused, random_mesh, random_placements, random_shape, tensor,
 };
 use super::values::{self, Value, contributions, operators};
 use super::{BACKEND, Cache, SOON, SUITE, case};
-use crate::support::{Any, bytes_of, same_bytes};
+use crate::support::{Any, all_ok, bytes_of, same_bytes};
 
 /// Chains of placements for each world and layout, others in each: 5000 in all of 2, 3, 4, 6 and 8 ranks. And in the long
 /// version.
@@ -45,9 +45,7 @@ pub fn cases() -> Vec<Case> {
 fn large(ctx: &LauncherCtx) -> RankResult {
     for world in [6, 8] {
         let launch = ctx.launch_on("placement-property", world, ctx.layout());
-        for report in launch.run(Duration::from_secs(280))? {
-            check!(report.outcome.is_ok(), "world {world}, rank {}: {}", report.rank, report.outcome);
-        }
+        all_ok(&launch.run(Duration::from_secs(280))?).map_err(|e| format!("world {world}: {e}"))?;
     }
     done()
 }
