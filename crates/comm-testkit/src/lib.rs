@@ -8,6 +8,7 @@
 //! | [`fault`] | panics, exits, signals, delays and holds at the library's named points |
 //! | [`sim`] | streams and events with a queue and gates, so that order is shown and not assumed |
 //! | [`oracle`] | serial answers to compare with |
+//! | [`pairwise`] | combinations of factors: all, or few that hold every pair |
 //! | [`values`] | values that name their origin, random bytes, strided shapes |
 //! | [`report`], [`witness`] | what a rank tells about an error, and whether it knew in time or only had no core |
 //! | [`block_on`] | runs one future |
@@ -27,6 +28,7 @@ mod launch;
 mod layout;
 pub mod oracle;
 mod outcome;
+pub mod pairwise;
 pub mod probe;
 mod proto;
 pub mod report;
