@@ -221,8 +221,8 @@ pub struct TestArgs {
 /// Options of `test-multirank`. Those that are left out are not passed on: the targets know the defaults.
 #[derive(Debug, Clone, Default, Args)]
 pub struct MultirankArgs {
-    /// World sizes
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,3,4", value_parser = clap::value_parser!(u64).range(1..=MAX_RANKS))]
+    /// World sizes [default: 2,3,4, and for some cases more]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=MAX_RANKS))]
     pub world: Vec<u64>,
     /// Layouts: threads, processes, mixed (two processes; from world 3 on), or all
     #[arg(long, value_name = "LAYOUT,...", value_delimiter = ',', default_value = "all", value_parser = ["threads", "processes", "mixed", "all"])]
@@ -249,7 +249,7 @@ pub struct MultirankArgs {
 impl MultirankArgs {
     /// What `test` runs: everything, once.
     pub fn defaults() -> MultirankArgs {
-        MultirankArgs { world: vec![2, 3, 4], layout: vec!["all".into()], ..MultirankArgs::default() }
+        MultirankArgs { layout: vec!["all".into()], ..MultirankArgs::default() }
     }
 
     /// Whether less than everything was asked for, so that a target may have nothing to run.
@@ -344,7 +344,7 @@ mod tests {
         let Ok(Parsed::Command(Command::TestMultirank(m))) = parse_words("test-multirank") else { panic!() };
         assert!(!m.chooses());
         assert_eq!(m.json.people(), People::Stdout);
-        assert_eq!((m.world, m.layout, m.device), (vec![2, 3, 4], vec!["all".to_owned()], None));
+        assert_eq!((m.world, m.layout, m.device), (vec![], vec!["all".to_owned()], None));
     }
 
     #[test]

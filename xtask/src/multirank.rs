@@ -114,7 +114,9 @@ fn program_of(message: &str, packages: &[&Package]) -> Option<(String, PathBuf)>
 fn flags(args: &MultirankArgs) -> Vec<String> {
     let mut flags = Vec::new();
     let mut flag = |name: &str, value: String| flags.extend([name.to_owned(), value]);
-    flag("--world", args.world.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+    if !args.world.is_empty() {
+        flag("--world", args.world.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+    }
     flag("--layout", args.layout.join(","));
     if !args.backend.is_empty() {
         flag("--backend", args.backend.join(","));
@@ -346,7 +348,7 @@ echo "$ROW ]" >> "$out"
             flags(&args).join(" "),
             "--world 2,5 --layout threads,mixed --backend same-device --device sim --filter fault/ --seed 9 --full"
         );
-        assert_eq!(flags(&MultirankArgs::defaults()).join(" "), "--world 2,3,4 --layout all");
+        assert_eq!(flags(&MultirankArgs::defaults()).join(" "), "--layout all");
     }
 
     #[test]

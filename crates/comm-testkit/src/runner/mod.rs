@@ -16,6 +16,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::child::{Program, enter, remember_panics};
 use crate::ctx::RankCtx;
 use crate::layout::Layout;
@@ -57,6 +59,7 @@ pub struct Case {
     pub(crate) backend: &'static str,
     pub(crate) devices: &'static [&'static str],
     pub(crate) worlds: fn(usize) -> bool,
+    pub(crate) also: &'static [usize],
     pub(crate) layouts: &'static [Layout],
     pub(crate) limit: Duration,
     pub(crate) kind: Kind,
@@ -70,6 +73,7 @@ impl Case {
             backend: "-",
             devices: &["cpu"],
             worlds: |_| true,
+            also: &[],
             layouts: Layout::ALL,
             limit: Duration::from_secs(30),
             kind,
@@ -109,6 +113,12 @@ impl Case {
     /// The world sizes it is made for (default all).
     pub fn worlds(mut self, worlds: fn(usize) -> bool) -> Self {
         self.worlds = worlds;
+        self
+    }
+
+    /// World sizes that it runs in besides the usual ones, unless `--world` says which (default none).
+    pub fn also_worlds(mut self, worlds: &'static [usize]) -> Self {
+        self.also = worlds;
         self
     }
 
@@ -176,10 +186,10 @@ fn run(cases: &[Case], args: &Args) -> Result<bool, String> {
     }
     let chosen: Vec<(usize, &Case)> = cases.iter().enumerate().filter(|(_, c)| args.chooses(c)).collect();
     let mut groups = Vec::new();
-    for &world in args.worlds() {
+    for world in args.worlds(chosen.iter().map(|(_, case)| *case)) {
         for &layout in args.layouts() {
-            let here: Vec<(usize, &Case)> =
-                chosen.iter().copied().filter(|(_, c)| c.runs_on(world, layout)).collect();
+            let here = |case: &Case| args.is_in(case, world) && case.runs_on(world, layout);
+            let here: Vec<(usize, &Case)> = chosen.iter().copied().filter(|(_, c)| here(c)).collect();
             if !here.is_empty() {
                 groups.push((world, layout, here));
             }
@@ -225,6 +235,7 @@ impl Group<'_> {
             status,
             ms,
             reason,
+            value: Value::Null,
         }
     }
 }
