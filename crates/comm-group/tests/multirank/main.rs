@@ -28,7 +28,6 @@ fn main() -> std::process::ExitCode {
         recorder::cases(),
     ];
     let programs = [
-        collective::PROGRAMS,
         message::PROGRAMS,
         placement::PROGRAMS,
         fault::PROGRAMS,

@@ -1,6 +1,6 @@
 //! Every operation, over every layout, against serial answers.
 
-use comm_testkit::{Case, Program};
+use comm_testkit::Case;
 
 mod agreement;
 mod all_gather;
@@ -8,20 +8,19 @@ mod all_reduce;
 mod barrier;
 mod bits;
 mod concurrency;
+mod conformance;
 mod disagree;
-mod every;
 mod into;
 mod letters;
 mod memory;
 mod property;
+mod random;
 mod rows;
 mod shard;
 mod start;
 
 const SUITE: &str = "collective";
 const BACKEND: &str = "same-device";
-
-pub const PROGRAMS: &[Program] = &[every::CROWD];
 
 pub fn cases() -> Vec<Case> {
     [
@@ -34,7 +33,8 @@ pub fn cases() -> Vec<Case> {
         letters::cases(),
         property::cases(),
         memory::cases(),
-        every::cases(),
+        random::cases(),
+        conformance::cases(),
         rows::cases(),
         disagree::cases(),
         into::cases(),
