@@ -242,6 +242,9 @@ pub struct MultirankArgs {
     /// Run the long versions of the cases
     #[arg(long)]
     pub full: bool,
+    /// Write what the cases of conformance have run to FILE, as a page of the documentation
+    #[arg(long, value_name = "FILE", requires = "full")]
+    pub conformance: Option<PathBuf>,
     #[command(flatten)]
     pub json: Json,
 }
@@ -255,7 +258,17 @@ impl MultirankArgs {
     /// Whether less than everything was asked for, so that a target may have nothing to run.
     pub fn chooses(&self) -> bool {
         let all = MultirankArgs::defaults();
-        let MultirankArgs { world, layout, backend, device, filter, seed: _, full: _, json: _ } = self;
+        let MultirankArgs {
+            world,
+            layout,
+            backend,
+            device,
+            filter,
+            seed: _,
+            full: _,
+            conformance: _,
+            json: _,
+        } = self;
         *world != all.world
             || *layout != all.layout
             || !backend.is_empty()
@@ -390,6 +403,7 @@ mod tests {
         assert!(usage("demo --weights").contains("--weights"));
         assert!(usage("test-multirank --world 2,,4").contains("--world"));
         assert!(usage("test-multirank --layout ring").contains("layout"));
+        assert!(usage("test-multirank --conformance x.md").contains("--full"));
         assert!(usage("bench --ranks 1").contains("2..=64"));
         assert!(usage("bench --op allreduce").contains("all_reduce"));
         assert!(usage("bench --dtype float").contains("bf16"));

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use crate::cargo::{Package, Workspace, cargo, ended, run_lines, run_to_stderr};
 use crate::cli::MultirankArgs;
+use crate::conformance;
 use crate::fail::{Fail, one_line};
 use crate::out::{People, note};
-use crate::report::{Counts, check_writable, read_rows, write_rows};
+use crate::report::{Counts, can_write, check_writable, read_rows, write_rows};
 
 /// The name that these test targets have in every crate.
 pub const TARGET: &str = "multirank";
@@ -32,9 +33,19 @@ pub struct Merged {
 /// [`Fail::Check`] if a case failed or hung, [`Fail::Usage`] if the filter matches nothing anywhere.
 pub fn run(args: &MultirankArgs) -> Result<(), Fail> {
     check_writable(&args.json)?;
+    if let Some(file) = &args.conformance {
+        can_write("--conformance", file)?;
+    }
     let people = args.json.people();
     let merged = run_all(args, &Workspace::read()?, people)?;
     write_rows(&args.json, &merged.rows)?;
+    if let Some(file) = &args.conformance {
+        let mut flags = flags(args);
+        flags.extend(["--conformance".to_owned(), file.display().to_string()]);
+        let page = conformance::page(&merged.rows, &flags.join(" "))?;
+        std::fs::write(file, page)
+            .map_err(|e| Fail::usage(format!("--conformance {}: {e}", file.display())))?;
+    }
     people.line(&merged.counts.to_string());
     merged.counts.verdict()
 }
@@ -342,7 +353,7 @@ echo "$ROW ]" >> "$out"
             filter: Some("fault/".into()),
             seed: Some(9),
             full: true,
-            json: Default::default(),
+            ..MultirankArgs::default()
         };
         assert_eq!(
             flags(&args).join(" "),
