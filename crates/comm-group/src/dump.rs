@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use comm_core::config;
+use comm_core::shm::check_file_size;
 use comm_core::team::{Member, RankSnapshot};
 use comm_core::wait::now_ns;
 use comm_core::{Error, Result};
@@ -36,6 +37,7 @@ pub(crate) fn dump(member: &Member, records: &[OpRecord], error: &Error) {
 fn write(folder: &Path, member: &Member, records: &[OpRecord], error: &Error) -> Result<PathBuf> {
     let io = |e: io::Error| Error::io(format!("writing to {}", folder.display()), e);
     let text = serde_json::to_vec(&events(member, records, error)).map_err(|e| io(e.into()))?;
+    check_file_size(text.len() as u64)?;
     fs::create_dir_all(folder).map_err(io)?;
     let name = file_name(member.name(), member.id(), member.rank());
     let (unfinished, path) = (folder.join(format!(".{name}.unfinished")), folder.join(name));

@@ -2,24 +2,31 @@
 
 use std::time::Duration;
 
-use comm_core::Error;
 use comm_core::team::Team;
 use comm_core::tensor::{DType, Tensor, TensorBuf};
+use comm_core::{Deadline, Error};
 use comm_group::ThreadGroup;
 use comm_store::window::WindowSpec;
 use comm_store::{Cmp, NotifyOp, Window};
 use comm_testkit::fault::Fault;
 use comm_testkit::values::random_elements;
-use comm_testkit::{Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{
+    Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, check, check_eq, done, eventually,
+    in_forked_child,
+};
 
 use crate::support::{Any, Place, bytes_of, group, tensor};
 
 const SOON: Duration = Duration::from_millis(100);
 
 /// The points that a message passes.
-pub const POINTS: &[&str] = &["group.posted", "group.claimed"];
+pub const POINTS: &[&str] = &["group.posted", "group.claimed", "group.taken"];
 
-pub const PROGRAMS: &[Program] = &[Program { name: "group-message", run: one_message }];
+pub const PROGRAMS: &[Program] = &[
+    Program { name: "group-message", run: one_message },
+    Program { name: "group-passed-over", run: passed_over },
+    Program { name: "group-forked", run: forked },
+];
 
 pub fn cases() -> Vec<Case> {
     let mut all = alive();
@@ -27,7 +34,124 @@ pub fn cases() -> Vec<Case> {
         let case = Case::launcher("fault", format!("kill/-/-/{point}"), move |ctx| killed(ctx, point));
         all.push(case.layouts(&[Layout::Processes]).worlds(|w| w > 1).backend("same-device"));
     }
+    for first in ["recv", "recv_any"] {
+        let case = Case::launcher("message", format!("recv_any/-/-/passed-over-for-{first}"), move |ctx| {
+            passed_over_for(ctx, first)
+        });
+        all.push(case.worlds(|w| w == 2).backend("same-device"));
+    }
+    let forks = Case::launcher("fault", "fork/-/-/behind-started-work", behind_started_work);
+    all.push(forks.layouts(&[Layout::Processes]).worlds(|w| w == 2).backend("same-device"));
     all
+}
+
+/// Two threads of rank 0 receive. One has a message and is held before it gives its turn back; the next message comes, and
+/// the other thread passes over the box. It must look again when the turn is free.
+fn passed_over_for(ctx: &LauncherCtx, first: &'static str) -> RankResult {
+    let soon = Duration::from_secs(20);
+    let fault = Fault::at("group.taken").rank(0).hit(1).hold("late");
+    let running = ctx.launch("group-passed-over").fault(fault).arg(first).limit(soon).spawn()?;
+    running.wait_held(0, "late", soon)?;
+    running.wait_note(1, "sends again", soon)?;
+    running.go("second")?;
+    running.wait_note(0, "passed over", soon)?;
+    running.go("late")?;
+    for report in running.wait(soon) {
+        check_eq!(report.outcome, Outcome::Ok(serde_json::json!(null)), "rank {}", report.rank);
+    }
+    done()
+}
+
+fn passed_over(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    if ctx.rank() == 1 {
+        group.send(&Tensor::from_slice(&[1], &[1u8])?, 0, ctx.deadline())?;
+        let again = group.send_start(&Tensor::from_slice(&[1], &[2u8])?, 0, ctx.deadline())?;
+        // It waits for its answer: the message lies there, and has rung.
+        let waits = || group.team().snapshot().ranks[1].wait.is_some();
+        eventually("the second message lies there", waits)?;
+        ctx.note("sends again");
+        again.wait()?;
+        return done();
+    }
+    let waits = |rank: usize, text: &str| {
+        let seen = group.team().snapshot();
+        let wait = seen.ranks.get(rank).and_then(|rank| rank.wait.clone());
+        wait.is_some_and(|wait| wait.what.contains(text))
+    };
+    std::thread::scope(|s| -> RankResult {
+        let second = s.spawn(|| -> Any<Tensor> {
+            // The first message is answered, and its receiver held: what is sent now is the second one.
+            ctx.await_go("second")?;
+            let looks = s.spawn(|| -> Any<()> {
+                eventually("the second thread waits", || waits(0, "signal"))?;
+                ctx.note("passed over");
+                Ok(())
+            });
+            let (_, got) = group.recv_any(ctx.deadline())?;
+            looks.join().expect("no panic")?;
+            Ok(got)
+        });
+        // Faults hit the thread of the rank.
+        let first = match ctx.args().as_str() {
+            Some("recv") => group.recv(1, ctx.deadline())?,
+            _ => group.recv_any(ctx.deadline())?.1,
+        };
+        check_eq!(first.to_vec::<u8>()?, [1]);
+        check_eq!(second.join().expect("no panic")?.to_vec::<u8>()?, [2]);
+        done()
+    })
+}
+
+/// A forked child of a rank with work in flight calls everything: it is told, and does not wait for threads that it lacks.
+fn behind_started_work(ctx: &LauncherCtx) -> RankResult {
+    let soon = Duration::from_secs(20);
+    let running = ctx.launch("group-forked").limit(soon).spawn()?;
+    running.wait_note(0, "forked", soon)?;
+    running.go("forked")?;
+    for report in running.wait(soon) {
+        check_eq!(report.outcome, Outcome::Ok(serde_json::json!(null)), "rank {}", report.rank);
+    }
+    done()
+}
+
+fn forked(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    if ctx.rank() == 1 {
+        ctx.await_go("forked")?;
+        group.barrier(ctx.deadline())?;
+        return done();
+    }
+    let t = Tensor::from_slice(&[1], &[1u8])?;
+    let mut work = group.barrier_start(ctx.deadline())?;
+    let calls: [&mut dyn FnMut() -> Option<Error>; 8] = [
+        &mut || work.wait_timeout(SOON).err(),
+        &mut || group.barrier(SOON).err(),
+        &mut || group.recv(1, SOON).err(),
+        &mut || group.recv_any(SOON).err(),
+        &mut || group.send(&t, 1, SOON).err(),
+        &mut || group.exchange(&t, 1, 1, SOON).err(),
+        &mut || group.barrier_start(SOON).err(),
+        &mut || group.shrink(SOON).err(),
+    ];
+    for (i, call) in calls.into_iter().enumerate() {
+        let told = in_forked_child(|| u8::from(matches!(call(), Some(Error::Forked))))?;
+        check_eq!(told, 1, "call {i} in a forked child");
+    }
+    // A deadline of a child passes, though nobody beats the time there.
+    let passed = in_forked_child(|| {
+        let at = Deadline::from(Duration::from_millis(500));
+        // Longer than the silence that would be taken for a stop.
+        let looks = (0..8).any(|_| {
+            std::thread::sleep(Duration::from_millis(400));
+            at.has_passed()
+        });
+        u8::from(looks)
+    })?;
+    check_eq!(passed, 1, "a deadline in a forked child");
+    ctx.note("forked");
+    work.wait()?;
+    done()
 }
 
 /// Rank 0 sends to rank 1, who dies, or dies itself; all others wait for a collective. Everybody hears of it.
