@@ -1,5 +1,6 @@
 //! A rank on a mesh.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ use crate::group::ThreadGroup;
 /// each other what they are about to do: so wrong arguments of one are an error on every rank, before anything moves, and the
 /// groups go on. Where no rank needs another there is no round either. A later error is one rank's own (a peer that
 /// died, no memory); it ends the groups of the lines through this rank, so that nobody waits for what it will not do.
+///
+/// It keeps its groups. One that is over stays so, and what needs it fails, whatever [`Groups`] would make by then: who has not heard
+/// of the end would else wait with new members for one that died. To go on, all ranks of the mesh make a new `MeshRank`.
 ///
 /// ```
 /// use comm_core::{Deadline, Result, tensor::Tensor};
@@ -53,6 +57,10 @@ pub struct MeshRank<'a> {
     pub(super) id: u64,
     pub(super) coordinate: Vec<usize>,
     groups: &'a dyn Groups,
+    /// Of all devices.
+    everybody: OnceCell<Arc<ThreadGroup>>,
+    /// By mesh dimension.
+    axes: Vec<OnceCell<Arc<ThreadGroup>>>,
 }
 
 impl fmt::Debug for MeshRank<'_> {
@@ -67,7 +75,8 @@ impl<'a> MeshRank<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] if the device is not in the mesh.
     pub fn new(mesh: &'a DeviceMesh, id: u64, groups: &'a dyn Groups) -> Result<MeshRank<'a>> {
-        Ok(MeshRank { mesh, id, coordinate: mesh.coordinate_of(id)?, groups })
+        let (coordinate, axes) = (mesh.coordinate_of(id)?, vec![OnceCell::new(); mesh.ndim()]);
+        Ok(MeshRank { mesh, id, coordinate, groups, everybody: OnceCell::new(), axes })
     }
 
     /// The mesh.
@@ -91,12 +100,26 @@ impl<'a> MeshRank<'a> {
     /// [`Error::InvalidArgument`] if there is no such dimension; those of [`Groups::group`].
     pub fn axis(&self, mesh_dim: usize, deadline: impl Into<Deadline>) -> Result<Arc<ThreadGroup>> {
         let line = self.mesh.line(mesh_dim, self.id)?;
-        groups::get(self.groups, &line.ids, self.id, deadline.into())
+        self.keep(&self.axes[mesh_dim], &line.ids, deadline.into())
     }
 
     /// The group of all devices of the mesh.
     pub(super) fn everybody(&self, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
-        groups::get(self.groups, self.mesh.ids(), self.id, deadline)
+        self.keep(&self.everybody, self.mesh.ids(), deadline)
+    }
+
+    /// The group that is kept in a place, or a new one.
+    fn keep(
+        &self,
+        place: &OnceCell<Arc<ThreadGroup>>,
+        ids: &[u64],
+        deadline: Deadline,
+    ) -> Result<Arc<ThreadGroup>> {
+        if let Some(group) = place.get() {
+            return Ok(group.clone());
+        }
+        let group = groups::get(self.groups, ids, self.id, deadline)?;
+        Ok(place.get_or_init(|| group).clone())
     }
 
     /// Tells all ranks of the mesh what this one is about to do. Returns their notes.

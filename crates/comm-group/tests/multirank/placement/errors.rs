@@ -19,15 +19,19 @@ pub fn cases() -> Vec<Case> {
         case("redistribute/-/f32/unsupported", |ctx| with_mesh(ctx, unsupported)),
         case("distribute/-/i32/bad-root", |ctx| with_mesh(ctx, bad_root)),
         case("distribute/-/i32/cost", |ctx| with_mesh(ctx, cost)),
+        case("redistribute/-/i32/over-before", over_before),
     ]
 }
 
 /// A mesh of two dimensions where there can be one, so that not everybody is in one line.
-fn with_mesh(ctx: &RankCtx, body: fn(&RankCtx, &MeshRank) -> RankResult) -> RankResult {
-    let world = ctx.world();
+fn mesh_of(world: usize) -> Result<DeviceMesh, Error> {
     let grid = if world == 4 { vec![2, 2] } else { vec![world] };
+    DeviceMesh::new(&grid, (0..world as u64).collect())
+}
+
+fn with_mesh(ctx: &RankCtx, body: fn(&RankCtx, &MeshRank) -> RankResult) -> RankResult {
     let groups = ThreadGroupManager::with_prefix(ctx.name("g"));
-    let mesh = DeviceMesh::new(&grid, (0..world as u64).collect())?;
+    let mesh = mesh_of(ctx.world())?;
     body(ctx, &MeshRank::new(&mesh, ctx.rank() as u64, &groups)?)
 }
 
@@ -204,4 +208,27 @@ fn cost(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
         }
     }
     done()
+}
+
+/// A group that ends between two operations is not made anew behind a rank's back: the members of a new one might be gone.
+fn over_before(ctx: &RankCtx) -> RankResult {
+    let [groups, others] = ["g", "others"].map(|name| ThreadGroupManager::with_prefix(ctx.name(name)));
+    let (mesh, me, all) = (mesh_of(ctx.world())?, ctx.rank(), (0..ctx.world()).collect::<Vec<_>>());
+    let rank = MeshRank::new(&mesh, me as u64, &groups)?;
+    let everybody = groups.group(all.clone(), me, SOON)?;
+    goes_on(&rank)?;
+    // All are through with it before it ends.
+    others.group(all, me, SOON)?.barrier(SOON)?;
+    if me == 1 {
+        everybody.abort_handle().abort("no more");
+    }
+    check!(everybody.barrier(SOON).is_err() && everybody.is_over());
+    let whole = on_first(&rank, Replicate);
+    for outcome in [
+        rank.redistribute(&rows(&rank, 5)?, &whole, SOON).map(drop),
+        rank.collect(&rows(&rank, 5)?, 0, SOON).map(drop),
+    ] {
+        check!(matches!(outcome, Err(Error::Aborted { by: 1, .. })), "{outcome:?}");
+    }
+    goes_on(&MeshRank::new(&mesh, me as u64, &groups)?)
 }
