@@ -83,7 +83,7 @@ impl MeshRank<'_> {
     fn can_contribute(&self, placement: &Placement, ranks: usize, dtype: DType) -> Result<()> {
         let Some(op) = placement.reduction() else { return Ok(()) };
         op.check(dtype)?;
-        if ranks == 1 || can_begin(op, dtype) {
+        if placement.is_only_a_name(ranks) || can_begin(op, dtype) {
             return Ok(());
         }
         let why = format!("{op} of {dtype} has no element that changes nothing");
@@ -113,9 +113,13 @@ impl MeshRank<'_> {
             .and_then(|()| self.check(part))
             .and_then(|()| placements.iter().try_for_each(can_reduce))
             .and_then(|()| on_cpu(OP, local));
-        let is_whole =
-            |(placement, &ranks): (&Placement, &usize)| ranks == 1 || *placement == Placement::Replicate;
-        if !placements.iter().zip(self.mesh.shape()).all(is_whole) {
+        let is_whole = |(placement, &ranks): (&Placement, &usize)| {
+            placement.is_only_a_name(ranks) || *placement == Placement::Replicate
+        };
+        // Placements that are too few are wrong, and not known to need nobody.
+        let is_whole_here =
+            placements.len() == self.mesh.ndim() && placements.iter().zip(self.mesh.shape()).all(is_whole);
+        if !is_whole_here {
             let fields = vec![
                 ("root", root.to_string()),
                 ("shape", format!("{:?}", part.shape())),
@@ -140,14 +144,14 @@ struct Tour<'a> {
     placements: &'a [Placement],
     /// The root's coordinate.
     root: Vec<usize>,
-    /// Mesh dimensions of several ranks, as they come on the way from the root.
+    /// Mesh dimensions where there is something to do, as they come on the way from the root.
     order: Vec<usize>,
 }
 
 impl<'a> Tour<'a> {
     fn new(rank: &'a MeshRank<'_>, placements: &'a [Placement], root: Vec<usize>) -> Tour<'a> {
         let (mut order, others): (Vec<usize>, Vec<usize>) = (0..placements.len())
-            .filter(|&mesh_dim| rank.ranks(mesh_dim) > 1)
+            .filter(|&mesh_dim| !placements[mesh_dim].is_only_a_name(rank.ranks(mesh_dim)))
             .partition(|&mesh_dim| placements[mesh_dim].sharded_dim().is_some());
         order.extend(others);
         Tour { coordinate: &rank.coordinate, placements, root, order }

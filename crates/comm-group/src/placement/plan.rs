@@ -86,7 +86,8 @@ pub fn plan(
         op.check(dtype)?;
     }
     for (mesh_dim, (a, b)) in from.iter().zip(to).enumerate() {
-        let Some(reduction) = b.reduction().filter(|_| mesh.shape()[mesh_dim] > 1 && a != b) else {
+        let Some(reduction) = b.reduction().filter(|_| !b.is_only_a_name(mesh.shape()[mesh_dim]) && a != b)
+        else {
             continue;
         };
         if !can_begin(reduction, dtype) {

@@ -233,6 +233,11 @@ impl ReduceOp {
         }
     }
 
+    /// Whether a contribution that is the only one is the result, too.
+    pub(crate) fn keeps_one(self) -> bool {
+        !matches!(self, ReduceOp::PremulSum(_))
+    }
+
     /// What it is about a dtype that the operator needs.
     fn wants(self) -> &'static str {
         match self {

@@ -109,6 +109,7 @@ fn reduce(op: &str, values: &[i64]) -> i64 {
             let n = values.len() as i64;
             values.fold(0, i64::wrapping_add) / n
         }
+        "premul_sum(-1.0)" => -values.fold(0, i64::wrapping_add),
         _ => panic!("operator {op}"),
     }
 }
@@ -129,9 +130,13 @@ fn contributions(op: &str, value: i64, ranks: usize, seed: &[usize]) -> Vec<i64>
     let mut all: Vec<i64> = (0..ranks).map(any).collect();
     let home = (any(ranks) / 1728).unsigned_abs() as usize % ranks;
     match op {
-        "sum" | "avg" => {
+        "sum" | "avg" | "premul_sum(-1.0)" => {
             all[home] = 0;
-            let total = if op == "avg" { value * ranks as i64 } else { value };
+            let total = match op {
+                "avg" => value * ranks as i64,
+                "sum" => value,
+                _ => -value,
+            };
             all[home] = total - all.iter().sum::<i64>();
         }
         "prod" => {

@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use comm_core::Error;
-use comm_core::tensor::Tensor;
-use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement};
+use comm_core::tensor::{DType, Tensor};
+use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement, plan};
 use comm_group::{ReduceOp, ThreadGroupManager};
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
@@ -17,6 +17,7 @@ pub fn cases() -> Vec<Case> {
         case("redistribute/-/i32/wrong-shape", |ctx| with_mesh(ctx, wrong_shape)),
         case("redistribute/-/i32/other-arguments", |ctx| with_mesh(ctx, other_arguments)),
         case("redistribute/-/f32/unsupported", |ctx| with_mesh(ctx, unsupported)),
+        case("redistribute/-/f32/premul-of-one", premul_of_one),
         case("distribute/-/i32/bad-root", |ctx| with_mesh(ctx, bad_root)),
         case("distribute/-/i32/cost", |ctx| with_mesh(ctx, cost)),
         case("redistribute/-/i32/over-before", over_before),
@@ -124,6 +125,15 @@ fn other_arguments(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
         rank.redistribute(&rows(rank, 6)?, &on_first(rank, Replicate), SOON).map(drop)
     };
     check_eq!(mismatch(outcome)?.1, "op");
+    // Placements that are too few.
+    let part = rows(rank, 6)?;
+    let few = Distributed::new(part.local().clone(), part.shape(), &[]);
+    let outcome = rank.collect(if is_odd { &few } else { &part }, 0, SOON);
+    if is_odd {
+        check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+    } else {
+        check_eq!(mismatch(outcome)?.1, "arguments");
+    }
     // Wrong before there is a plan.
     let to = if is_odd { on_first(rank, Shard(2)) } else { on_first(rank, Replicate) };
     let outcome = rank.redistribute(&rows(rank, 6)?, &to, SOON);
@@ -157,6 +167,31 @@ fn unsupported(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
         check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
     }
     goes_on(rank)
+}
+
+/// A line of one rank reduces what a collective of that line reduces.
+fn premul_of_one(ctx: &RankCtx) -> RankResult {
+    let groups = ThreadGroupManager::with_prefix(ctx.name("g"));
+    let mesh = DeviceMesh::new(&[ctx.world(), 1], (0..ctx.world() as u64).collect())?;
+    let rank = MeshRank::new(&mesh, ctx.rank() as u64, &groups)?;
+    let op = ReduceOp::premul_sum(0.5);
+    // In a letter, and in place.
+    for n in [2, 1000] {
+        let mine = Tensor::from_slice(&[n], &vec![8f32; n])?;
+        let half = vec![4f32; n];
+        check_eq!(rank.axis(1, SOON)?.all_reduce(&mine, op, SOON)?.to_vec::<f32>()?, half);
+        let (from, whole) = ([Replicate, Partial(op)], [Replicate, Replicate]);
+        let part = Distributed::new(mine.clone(), &[n], &from);
+        check_eq!(rank.redistribute(&part, &whole, SOON)?.local().to_vec::<f32>()?, half);
+        let back = rank.collect(&part, 0, SOON)?;
+        check_eq!(back.map(|t| t.to_vec::<f32>()).transpose()?, (ctx.rank() == 0).then_some(half));
+        let plan = plan(&[n], DType::F32, &mesh, &from, &whole)?;
+        let (_, costs) = rank.carry_out(&plan, &mine, SOON)?;
+        check_eq!(costs, plan.costs(rank.coordinate())?);
+        let outcome = rank.distribute((ctx.rank() == 0).then_some(&mine), 0, &from, SOON);
+        check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
+    }
+    done()
 }
 
 fn bad_root(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
