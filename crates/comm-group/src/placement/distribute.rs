@@ -61,8 +61,8 @@ impl MeshRank<'_> {
             self.can_contribute(placement, ranks, dtype)?;
         }
         let tour = Tour::new(self, placements, found?);
-        let lines = self.lines(|mesh_dim| tour.is_in(mesh_dim), deadline)?;
-        let local = lines.run(OP, |lines| {
+        let is_needed = |mesh_dim| tour.is_in(mesh_dim);
+        let local = self.join_lines(OP, is_needed, deadline, |lines| {
             let (mut held, mut shape) = (tensor.cloned(), shape.clone());
             for &mesh_dim in &tour.order {
                 let placement = &placements[mesh_dim];
@@ -133,8 +133,7 @@ impl MeshRank<'_> {
         let tour = Tour::new(self, placements, found?);
         let is_needed =
             |mesh_dim: usize| tour.is_in(mesh_dim) && placements[mesh_dim] != Placement::Replicate;
-        let lines = self.lines(is_needed, deadline)?;
-        lines.run(OP, |lines| tour.collect(lines, local, deadline))
+        self.join_lines(OP, is_needed, deadline, |lines| tour.collect(lines, local, deadline))
     }
 }
 
