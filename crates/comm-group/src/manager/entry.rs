@@ -20,7 +20,10 @@ pub(super) enum Slot {
     #[default]
     Empty,
     /// A thread is making it.
-    Making,
+    Making {
+        /// Whether the rank has panicked meanwhile.
+        is_lost: bool,
+    },
     Made(Arc<ThreadGroup>),
 }
 
@@ -29,7 +32,7 @@ impl Slot {
     fn is_free(&self) -> bool {
         match self {
             Slot::Empty => true,
-            Slot::Making => false,
+            Slot::Making { .. } => false,
             Slot::Made(group) => group.is_over(),
         }
     }
@@ -69,7 +72,7 @@ impl Entry {
                     drop(slots);
                     return Ok(Found::Nothing(claim));
                 }
-                Slot::Making => {}
+                Slot::Making { .. } => {}
             }
             let left = deadline.remaining();
             if left.is_zero() {
@@ -81,13 +84,16 @@ impl Entry {
     }
 
     fn claim(self: &Arc<Entry>, slots: &mut [Slot], rank: usize) -> Claim {
-        let before = std::mem::replace(&mut slots[rank], Slot::Making);
+        let before = std::mem::replace(&mut slots[rank], Slot::Making { is_lost: false });
         let old = if let Slot::Made(group) = before { Some(group) } else { None };
         Claim { entry: self.clone(), rank, old, made: None }
     }
 
     /// Makes the group for an id of this process that has not asked for it, in a thread of its own.
-    pub(super) fn bring_in(self: &Arc<Entry>, id: usize, deadline: Deadline) {
+    ///
+    /// Whether the id is still here is asked when its slot is marked: one that is lost is taken from those that are here, and then
+    /// looked for in the slots.
+    pub(super) fn bring_in(self: &Arc<Entry>, id: usize, is_here: impl FnOnce() -> bool, deadline: Deadline) {
         let Some(rank) = self.ids.iter().position(|&other| other == id) else { return };
         let mut slots = lock(&self.slots);
         if !slots[rank].is_free() {
@@ -95,13 +101,16 @@ impl Entry {
         }
         let claim = self.claim(&mut slots, rank);
         drop(slots);
+        if !is_here() {
+            return;
+        }
         // If it fails, the id finds out when it calls. If there is no thread for it, it has to call.
         let helper = thread::Builder::new().name("comm-groups".into());
         let _ = helper.spawn(move || drop(claim.make(deadline)));
     }
 
     pub(super) fn is_being_made(&self) -> bool {
-        lock(&self.slots).iter().any(|slot| matches!(slot, Slot::Making))
+        lock(&self.slots).iter().any(|slot| matches!(slot, Slot::Making { .. }))
     }
 
     pub(super) fn take(&self, rank: usize) -> Option<Arc<ThreadGroup>> {
@@ -111,14 +120,22 @@ impl Entry {
         }
         match std::mem::take(&mut slots[rank]) {
             Slot::Made(group) => Some(group),
-            Slot::Empty | Slot::Making => None,
+            Slot::Empty | Slot::Making { .. } => None,
         }
     }
 
-    pub(super) fn peek(&self, rank: usize) -> Option<Arc<ThreadGroup>> {
-        match &lock(&self.slots)[rank] {
+    /// Tells the peers of a rank that it is lost: at once, or when the group is made that is being made for it.
+    pub(super) fn lose(&self, rank: usize) {
+        let made = match &mut lock(&self.slots)[rank] {
             Slot::Made(group) => Some(group.clone()),
-            Slot::Empty | Slot::Making => None,
+            Slot::Making { is_lost } => {
+                *is_lost = true;
+                None
+            }
+            Slot::Empty => None,
+        };
+        if let Some(group) = made {
+            group.team().fail();
         }
     }
 
@@ -135,7 +152,8 @@ impl Entry {
     }
 }
 
-/// The right to make the group of one rank. Given up without a group, by an error or a panic, it leaves the slot empty.
+/// The right to make the group of one rank. Given up without a group, by an error or a panic, it leaves the slot empty; unused, as
+/// it was.
 pub(super) struct Claim {
     entry: Arc<Entry>,
     rank: usize,
@@ -159,8 +177,12 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let slot = self.made.take().map_or(Slot::Empty, Slot::Made);
-        lock(&self.entry.slots)[self.rank] = slot;
+        let made = self.made.take();
+        let slot = made.clone().or(self.old.take()).map_or(Slot::Empty, Slot::Made);
+        let before = std::mem::replace(&mut lock(&self.entry.slots)[self.rank], slot);
+        if let (Slot::Making { is_lost: true }, Some(group)) = (before, made) {
+            group.team().fail();
+        }
         self.entry.changed.notify_all();
     }
 }

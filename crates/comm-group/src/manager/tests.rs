@@ -259,6 +259,38 @@ fn a_panic_reaches_the_peers_of_all_groups() {
     }
 }
 
+/// The manager brings in an id that it has heard of, and that one panics before the group is there.
+#[test]
+fn a_panic_reaches_the_peers_of_a_group_that_is_being_made() {
+    let manager = ThreadGroupManager::with_prefix("watch-making");
+    manager.group([1], 1, AMPLE).unwrap();
+    std::thread::scope(|scope| {
+        let (manager, key) = (&manager, [0, 1, 2]);
+        let use_it = move |id| {
+            scope.spawn(move || manager.group(key, id, AMPLE).and_then(|group| group.barrier(AMPLE)))
+        };
+        let first = use_it(0);
+        let is_making = || {
+            let known = lock(&manager.known);
+            let entry = known.groups.get(&key.into());
+            entry.is_some_and(|entry| matches!(lock(&entry.slots)[1], Slot::Making { .. }))
+        };
+        while !is_making() {
+            std::thread::yield_now();
+        }
+        let victim = scope.spawn(|| {
+            let _watch = manager.watch(1);
+            std::panic::resume_unwind(Box::new("as a test wants it"));
+        });
+        assert!(victim.join().is_err());
+        // Only now can the group be made.
+        for rank in [use_it(2), first] {
+            let error = rank.join().unwrap().unwrap_err();
+            assert!(matches!(error, Error::PeerLost { rank: 1, .. }), "{error}");
+        }
+    });
+}
+
 #[test]
 fn managers_go_between_threads() {
     fn shared<T: Send + Sync>() {}
