@@ -22,7 +22,7 @@ const BACKEND: &str = "same-device";
 const SOON: Duration = Duration::from_secs(20);
 
 pub const PROGRAMS: &[Program] =
-    &[program::LOOP, exit::STARTS, rolling::MEMBER, memory::POOR, retry::RETRIES];
+    &[program::LOOP, exit::STARTS, exit::CLOSES, rolling::MEMBER, memory::POOR, retry::RETRIES];
 
 /// Random numbers of a case: others for each point and layout.
 fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
