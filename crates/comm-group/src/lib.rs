@@ -24,7 +24,7 @@
 //! operation works. So every collective synchronises at entry.
 //!
 //! **Costs.** Ranks speak to each other through a [window](comm_store::window) alone: signals, letters, and tensors exposed
-//! in place. [`cost()`] tells what an operation takes, [`ThreadGroup::costs`] what it took.
+//! in place. [`cost()`] tells what a collective takes, [`ThreadGroup::costs`] what it took.
 //!
 //! **Many groups.** A [`ThreadGroupManager`] makes the group of a list of ids when it is first asked for. When a rank is lost,
 //! the others go on by [`ThreadGroup::shrink`].
@@ -56,7 +56,7 @@
 //! });
 //! ```
 //!
-//! Not here yet: other operations, results in the caller's buffer, started operations, and NCCL.
+//! Not here yet: memory of devices, NCCL, and ranks of several machines.
 
 mod agreement;
 mod cost;
