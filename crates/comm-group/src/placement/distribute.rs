@@ -222,7 +222,8 @@ impl Spread<'_> {
         let Spread { group, root, deadline } = *self;
         let identities = || pieces::identities(op, shape, dtype);
         if root == 0 {
-            return if group.rank() == 0 { held.cloned().map_or_else(identities, Ok) } else { identities() };
+            let missing = || Error::bad_peer("a line whose first rank has not got the value");
+            return if group.rank() == 0 { held.cloned().ok_or_else(missing) } else { identities() };
         }
         let numel = shape.iter().product();
         let flat = held.map(|held| held.contiguous()?.reshape(&[numel])).transpose()?;

@@ -307,7 +307,7 @@ impl World {
     /// Carries out a plan, whose steps and costs must be right in every state.
     pub fn run(&mut self, plan: &Plan, bytes_each: u64) -> Result<(), String> {
         let coordinates = coordinates(&self.mesh);
-        let foretold: Vec<Vec<u64>> = coordinates.iter().map(|at| plan.bytes(at).unwrap()).collect();
+        let foretold: Vec<Vec<u64>> = coordinates.iter().map(|at| plan.bytes_in_place(at).unwrap()).collect();
         for (i, step) in plan.steps().iter().enumerate() {
             if step.from != self.placements[step.mesh_dim] {
                 return Err(format!("{step}: starts elsewhere"));

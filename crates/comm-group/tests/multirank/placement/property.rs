@@ -205,7 +205,7 @@ fn carry_out(rank: &MeshRank, part: &Distributed, to: &[Placement]) -> Any<Distr
     let plan = plan(part.shape(), part.dtype(), rank.mesh(), part.placements(), to)?;
     let (local, costs) = rank.carry_out(&plan, part.local(), SOON).map_err(|e| format!("{plan}\n{e}"))?;
     let foretold = plan.costs(rank.coordinate())?;
-    let in_place = plan.bytes(rank.coordinate())?;
+    let in_place = plan.bytes_in_place(rank.coordinate())?;
     if costs != foretold {
         return Err(format!("{plan}\ncost {costs:?}, and {foretold:?} was foretold").into());
     }
