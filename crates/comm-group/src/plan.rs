@@ -5,6 +5,7 @@ use comm_core::tensor::{DType, Layout, Tile};
 use comm_core::{Error, Result};
 
 use crate::agreement::{Letter, out_code};
+use crate::reduce::ReduceOp;
 use crate::request::Op;
 use crate::shard::shard_sizes;
 
@@ -25,9 +26,9 @@ pub(crate) enum Work {
     /// It takes each input as it is.
     Apart,
     /// It reduces this rectangle of all inputs.
-    Reduce(Tile),
+    Reduce(ReduceOp, Tile),
     /// All reduce together, and the result is for these: all, or the root.
-    ReduceAll { root: Option<usize> },
+    ReduceAll(ReduceOp, Option<usize>),
 }
 
 /// An operation on one rank.
@@ -74,12 +75,12 @@ pub(crate) fn plan(op: Op, letters: &[Letter], rank: usize) -> Result<Option<Pla
     let shape = result_shape(op, &inputs, &sizes, rank)?;
     let work = match (&shape, op) {
         (_, Op::AllGatherVec) => Work::Apart,
-        (_, Op::AllReduce(_)) => Work::ReduceAll { root: None },
-        (_, Op::Reduce { root, .. }) => Work::ReduceAll { root: Some(root) },
+        (_, Op::AllReduce(reduce)) => Work::ReduceAll(reduce, None),
+        (_, Op::Reduce { op: reduce, root }) => Work::ReduceAll(reduce, Some(root)),
         (None, _) => Work::Nothing,
-        (Some(_), Op::ReduceScatter { dim, .. }) => {
+        (Some(_), Op::ReduceScatter { op: reduce, dim }) => {
             let (start, len) = sizes.range(rank);
-            Work::Reduce(slab(name, &inputs[rank], dim, start, len)?)
+            Work::Reduce(reduce, slab(name, &inputs[rank], dim, start, len)?)
         }
         (Some(shape), _) => Work::Copy(moves(op, &inputs, &sizes, rank, shape)?),
     };
@@ -197,7 +198,7 @@ fn result_shape(op: Op, inputs: &[Vec<usize>], sizes: &Sizes, rank: usize) -> Re
     let name = op.name();
     Ok(Some(match op {
         Op::Barrier | Op::AllGatherVec => return Ok(None),
-        Op::Reduce { root, .. } | Op::Gather { root, .. } if rank != root => return Ok(None),
+        _ if !op.gives_result(rank) => return Ok(None),
         Op::AllReduce(_) | Op::Reduce { .. } => inputs[rank].clone(),
         Op::Broadcast { root } => inputs[root].clone(),
         Op::AllGatherEqual if inputs[0].is_empty() => {

@@ -211,6 +211,7 @@ impl<'a> Collective<'a> {
         let op = request.op;
         // What does not count is nothing to agree about.
         request.input = request.input.filter(|_| op.takes_input(self.rank()));
+        let target = if op.gives_result(self.rank()) { target } else { Target::Fresh };
         let wrong = request.wrong.take().or_else(|| self.wrong(&request, &target).err());
         if let Some(error @ Error::OutOfMemory { .. }) = wrong {
             return Err(error);
@@ -234,7 +235,7 @@ impl<'a> Collective<'a> {
         self.device.recorder.agree(self.record);
         point!("group.agreed");
         let outcome = match plan {
-            Some(plan) => self.act(op, plan, target)?,
+            Some(plan) => self.act(plan, target)?,
             None => Outcome::Nothing,
         };
         if self.any_exposed() {
@@ -278,24 +279,22 @@ impl<'a> Collective<'a> {
         Ok(())
     }
 
-    fn act(&mut self, op: Op, plan: Plan, target: Target<'_>) -> Result<Outcome> {
+    fn act(&mut self, plan: Plan, target: Target<'_>) -> Result<Outcome> {
         let Plan { dtype, inputs, shape, work } = plan;
         let outcome = match (work, shape) {
             (Work::Nothing, _) => Outcome::Nothing,
             (Work::Apart, _) => self.take_apart(dtype, &inputs)?,
-            (Work::ReduceAll { root }, shape) => {
-                let reduce = op.reduce().unwrap_or_default();
+            (Work::ReduceAll(reduce, root), shape) => {
                 self.reduce_all(reduce, dtype, &inputs[self.rank()], shape, root, target)?
             }
-            (Work::Reduce(tile), Some(shape)) => {
-                let reduce = op.reduce().unwrap_or_default();
+            (Work::Reduce(reduce, tile), Some(shape)) => {
                 let bytes = numel(&inputs[self.rank()]) * dtype.size();
                 produce(target, &shape, dtype, |out| self.reduce_tile(reduce, dtype, bytes, &tile, out))?
             }
             (Work::Copy(moves), Some(shape)) => {
                 produce(target, &shape, dtype, |out| self.copy(dtype, &inputs, &moves, out))?
             }
-            (Work::Reduce(_) | Work::Copy(_), None) => Outcome::Nothing,
+            (Work::Reduce(..) | Work::Copy(_), None) => Outcome::Nothing,
         };
         point!("group.gathered");
         Ok(outcome)
