@@ -2,7 +2,7 @@
 
 use comm_store::window::{self, Cost};
 
-use crate::same_device::CARRIED;
+use crate::agreement::CARRIED;
 
 /// The collectives, for [`cost`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,12 +5,10 @@ use comm_core::{Error, Result, point};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Collective, Input, Slot};
+pub(super) use crate::agreement::CARRIED;
 use crate::agreement::{Descriptor, Letter, Saying};
 use crate::request::Request;
 use std::sync::atomic::Ordering;
-
-/// The most bytes of an input that travel in a letter.
-pub(crate) const CARRIED: usize = 512;
 
 /// Bytes of a letter among `n` ranks: the descriptor, two sizes for each rank, and the input. Whole cache lines.
 pub(super) fn bytes(n: usize) -> usize {

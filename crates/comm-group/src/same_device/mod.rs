@@ -34,10 +34,7 @@ use crate::plan::{self, Move, Plan, Work};
 use crate::recorder::{OpRecord, OpState, RecordId, Recorder};
 use crate::request::{Op, Request};
 use input::Input;
-pub(crate) use letters::CARRIED;
 use mail::Mail;
-
-pub(crate) const NAME: &str = "same-device";
 
 /// The slots of a part.
 #[derive(Clone, Copy)]
