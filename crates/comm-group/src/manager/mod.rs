@@ -112,9 +112,9 @@ impl ThreadGroupManager {
         let entry = self.enter(key, my_id, deadline);
         match entry.find(rank, deadline)? {
             Found::Group(group) => Ok(group),
-            Found::Nothing(claim) => {
+            Found::Nothing(maker) => {
                 self.bring_in(&entry, deadline);
-                claim.make(deadline)
+                maker.make(deadline)
             }
         }
     }

@@ -30,9 +30,9 @@ use comm_store::window::{Cost, Exposed, Region, WindowSpec};
 
 use crate::agreement::{self, Letter, out_code};
 use crate::dump;
-use crate::plan::{self, Move, Plan, Work};
 use crate::recorder::{OpRecord, OpState, RecordId, Recorder};
 use crate::request::{Op, Request};
+use crate::schedule::{self, Action, Move, Schedule};
 use input::Input;
 use mail::Mail;
 
@@ -222,17 +222,17 @@ impl<'a> Collective<'a> {
         if let Some(error) = wrong {
             return Ok(Attempt::Refused(error));
         }
-        let plan = agreement::agree(&self.letters)
+        let schedule = agreement::agree(&self.letters)
             .and_then(|()| on_cpu(op, &self.letters, device))
-            .and_then(|()| plan::plan(op, &self.letters, self.rank()));
-        let plan = match plan {
-            Ok(plan) => plan,
+            .and_then(|()| schedule::schedule(op, &self.letters, self.rank()));
+        let schedule = match schedule {
+            Ok(schedule) => schedule,
             Err(verdict) => return Ok(Attempt::Refused(verdict)),
         };
         self.device.recorder.agree(self.record);
         point!("group.agreed");
-        let outcome = match plan {
-            Some(plan) => self.act(plan, target)?,
+        let outcome = match schedule {
+            Some(schedule) => self.act(schedule, target)?,
             None => Outcome::Nothing,
         };
         if self.any_exposed() {
@@ -276,22 +276,22 @@ impl<'a> Collective<'a> {
         Ok(())
     }
 
-    fn act(&mut self, plan: Plan, target: Target<'_>) -> Result<Outcome> {
-        let Plan { dtype, inputs, shape, work } = plan;
-        let outcome = match (work, shape) {
-            (Work::Nothing, _) => Outcome::Nothing,
-            (Work::Apart, _) => self.take_apart(dtype, &inputs)?,
-            (Work::ReduceAll(reduce, root), shape) => {
+    fn act(&mut self, schedule: Schedule, target: Target<'_>) -> Result<Outcome> {
+        let Schedule { dtype, inputs, shape, action } = schedule;
+        let outcome = match (action, shape) {
+            (Action::Nothing, _) => Outcome::Nothing,
+            (Action::Apart, _) => self.take_apart(dtype, &inputs)?,
+            (Action::ReduceAll(reduce, root), shape) => {
                 self.reduce_all(reduce, dtype, &inputs[self.rank()], shape, root, target)?
             }
-            (Work::Reduce(reduce, tile), Some(shape)) => {
+            (Action::Reduce(reduce, tile), Some(shape)) => {
                 let bytes = numel(&inputs[self.rank()]) * dtype.size();
                 produce(target, &shape, dtype, |out| self.reduce_tile(reduce, dtype, bytes, &tile, out))?
             }
-            (Work::Copy(moves), Some(shape)) => {
+            (Action::Copy(moves), Some(shape)) => {
                 produce(target, &shape, dtype, |out| self.copy(dtype, &inputs, &moves, out))?
             }
-            (Work::Reduce(..) | Work::Copy(_), None) => Outcome::Nothing,
+            (Action::Reduce(..) | Action::Copy(_), None) => Outcome::Nothing,
         };
         point!("group.gathered");
         Ok(outcome)

@@ -18,7 +18,7 @@ pub(crate) struct Move {
 
 /// What a rank makes of the inputs.
 #[allow(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
-pub(crate) enum Work {
+pub(crate) enum Action {
     /// Nothing: it has only been there.
     Nothing,
     /// It puts its result together.
@@ -32,20 +32,20 @@ pub(crate) enum Work {
 }
 
 /// An operation on one rank.
-pub(crate) struct Plan {
+pub(crate) struct Schedule {
     pub(crate) dtype: DType,
     /// The shapes of the inputs, by rank; of those that have none, empty.
     pub(crate) inputs: Vec<Vec<usize>>,
     /// The shape of this rank's result, if it gets one tensor.
     pub(crate) shape: Option<Vec<usize>>,
-    pub(crate) work: Work,
+    pub(crate) action: Action,
 }
 
 /// Plans an operation for one rank, and checks that all can do it.
 ///
 /// # Errors
 /// Those of the operation, the same on all ranks.
-pub(crate) fn plan(op: Op, letters: &[Letter], rank: usize) -> Result<Option<Plan>> {
+pub(crate) fn schedule(op: Op, letters: &[Letter], rank: usize) -> Result<Option<Schedule>> {
     if op == Op::Barrier {
         return Ok(None);
     }
@@ -73,18 +73,18 @@ pub(crate) fn plan(op: Op, letters: &[Letter], rank: usize) -> Result<Option<Pla
         }
     }
     let shape = result_shape(op, &inputs, &sizes, rank)?;
-    let work = match (&shape, op) {
-        (_, Op::AllGatherVec) => Work::Apart,
-        (_, Op::AllReduce(reduce)) => Work::ReduceAll(reduce, None),
-        (_, Op::Reduce { op: reduce, root }) => Work::ReduceAll(reduce, Some(root)),
-        (None, _) => Work::Nothing,
+    let action = match (&shape, op) {
+        (_, Op::AllGatherVec) => Action::Apart,
+        (_, Op::AllReduce(reduce)) => Action::ReduceAll(reduce, None),
+        (_, Op::Reduce { op: reduce, root }) => Action::ReduceAll(reduce, Some(root)),
+        (None, _) => Action::Nothing,
         (Some(_), Op::ReduceScatter { op: reduce, dim }) => {
             let (start, len) = sizes.range(rank);
-            Work::Reduce(reduce, slab(name, &inputs[rank], dim, start, len)?)
+            Action::Reduce(reduce, slab(name, &inputs[rank], dim, start, len)?)
         }
-        (Some(shape), _) => Work::Copy(moves(op, &inputs, &sizes, rank, shape)?),
+        (Some(shape), _) => Action::Copy(moves(op, &inputs, &sizes, rank, shape)?),
     };
-    Ok(Some(Plan { dtype, inputs, shape, work }))
+    Ok(Some(Schedule { dtype, inputs, shape, action }))
 }
 
 fn check_size(op: &'static str, shape: &[usize], dtype: DType) -> Result<()> {
