@@ -16,8 +16,9 @@ use std::thread;
 use comm_core::{Deadline, Result};
 
 use crate::group::ThreadGroup;
+pub use comm_core::device::DeviceKind;
 use entry::{Entry, Found};
-pub use key::{DeviceKind, ThreadGroupKey};
+pub use key::ThreadGroupKey;
 
 const OP: &str = "ThreadGroupManager::group";
 

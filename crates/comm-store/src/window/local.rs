@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use comm_core::hub::is_forked;
 use comm_core::team::Member;
@@ -14,7 +14,13 @@ use comm_core::team::Member;
 use super::expose::Exposition;
 use super::part::{Door, Part};
 
-pub(super) struct Local {
+/// Memory beside the parts that other processes may use, and whether one of them, by its index, uses it no more.
+pub(crate) struct Beside {
+    pub(crate) memory: Box<dyn Send>,
+    pub(crate) let_go: Box<dyn Fn(usize) -> bool + Send>,
+}
+
+pub(crate) struct Local {
     member: Arc<Member>,
     /// All parts, as they are reached from this process, by rank.
     parts: Vec<OnceLock<Part>>,
@@ -22,6 +28,7 @@ pub(super) struct Local {
     exposed: Vec<Mutex<HashMap<usize, Exposition>>>,
     /// Whether all ranks have agreed not to make the window, so that nobody reaches anybody's part.
     refused: AtomicBool,
+    beside: Mutex<Vec<Beside>>,
 }
 
 impl Local {
@@ -32,6 +39,7 @@ impl Local {
             parts: (0..size).map(|_| OnceLock::new()).collect(),
             exposed: (0..size).map(|_| Mutex::default()).collect(),
             refused: AtomicBool::new(false),
+            beside: Mutex::default(),
         }
     }
 
@@ -57,6 +65,11 @@ impl Local {
         for door in self.other_doors() {
             door.enter(own);
         }
+    }
+
+    /// Keeps memory at least as long as the parts of this process.
+    pub(crate) fn keep_beside(&self, beside: Beside) {
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner).push(beside);
     }
 
     pub(super) fn refused(&self) {
@@ -99,10 +112,15 @@ impl Drop for Local {
             (0..self.member.processes()).for_each(|process| self.member.ring_process(process));
         }
         let (door, member) = (ours.first().cloned(), self.member.clone());
-        self.member.keep(ours, move |process| {
+        let beside = std::mem::take(self.beside.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let (memory, conditions): (Vec<_>, Vec<_>) =
+            beside.into_iter().map(|beside| (beside.memory, beside.let_go)).unzip();
+        self.member.keep((ours, memory), move |process| {
             let Some(door) = door.as_ref().and_then(|part| part.door().ok()) else { return true };
             // Who could never reach the parts does not come to the door to say that it is gone.
-            door.has_left(process) || (!door.has_entered(process) && member.process_has_left(process))
+            let is_gone =
+                door.has_left(process) || (!door.has_entered(process) && member.process_has_left(process));
+            is_gone && conditions.iter().all(|let_go| let_go(process))
         });
     }
 }
