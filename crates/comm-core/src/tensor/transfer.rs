@@ -5,7 +5,10 @@ use super::storage::{Memory, Storage};
 use super::{Layout, Tensor};
 use crate::device::{Device, Stream};
 use crate::error::{Error, Result};
+use crate::shm::{Access, Arena};
 use crate::wait::Deadline;
+
+const OP: &str = "Tensor::to_device";
 
 impl Tensor {
     /// The same elements on another device, with the same strides; this tensor itself if it is there.
@@ -15,20 +18,60 @@ impl Tensor {
     /// queued in that stream afterwards; on the host it is there when this returns, which waits for it.
     ///
     /// # Errors
-    /// [`Error::DeviceMismatch`] if the stream is of neither device, or another than is needed; [`Error::Unsupported`] where its driver does not copy; no
-    /// memory; [`Error::Timeout`], on the way to the host.
+    /// [`Error::DeviceMismatch`] if the stream is of neither device, or another than is needed; [`Error::Unsupported`] where
+    /// its driver does not copy; no memory; [`Error::Timeout`], on the way to the host.
     pub fn to_device(
         &self,
         device: Device,
         through: &Stream,
         deadline: impl Into<Deadline>,
     ) -> Result<Tensor> {
-        const OP: &str = "Tensor::to_device";
-        let here = self.device();
-        if here == device {
+        if self.device() == device {
             return Ok(self.clone());
         }
-        let far = if device.is_cpu() { here } else { device };
+        self.bring(device, through, deadline.into(), |bytes| {
+            if device.is_cpu() {
+                return Ok(Storage::heap(OP, bytes)?);
+            }
+            let memory = through.alloc(bytes)?;
+            // SAFETY: the driver gave out `bytes` bytes for this tensor alone, until it is given back.
+            let foreign = unsafe { Foreign::exclusive(memory.start, bytes, device, memory.free) };
+            Ok(Storage::new(Memory::Foreign(foreign)))
+        })
+    }
+
+    /// As [`to_device`](Tensor::to_device), to the host, into a block of an arena: peers can read it there without another
+    /// copy. A tensor that is on the host already is treated as by [`contiguous_in`](Tensor::contiguous_in).
+    ///
+    /// # Errors
+    /// Those of [`to_device`](Tensor::to_device); [`Error::InvalidArgument`] for an arena that peers may write.
+    pub fn to_host_in(
+        &self,
+        arena: &Arena,
+        through: &Stream,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Tensor> {
+        if self.device().is_cpu() {
+            return self.contiguous_in(arena);
+        }
+        self.bring(Device::Cpu, through, deadline.into(), |bytes| {
+            let block = arena.alloc_zeroed(bytes as u64)?;
+            if block.access() != Access::ReadOnly {
+                return Err(Error::invalid(OP, "peers may write this arena, so no tensor may lie in it"));
+            }
+            Ok(Storage::new(Memory::Shared { bytes: Box::new(block), own: true }))
+        })
+    }
+
+    /// Copies the elements, and what lies between them, into memory of that many bytes on another device.
+    fn bring(
+        &self,
+        device: Device,
+        through: &Stream,
+        deadline: Deadline,
+        memory: impl FnOnce(usize) -> Result<Storage>,
+    ) -> Result<Tensor> {
+        let far = if device.is_cpu() { self.device() } else { device };
         if through.device() != far {
             let (seen, expected) = (through.device().to_string(), format!("a stream of {far}"));
             return Err(Error::DeviceMismatch { op: OP, seen, expected });
@@ -39,15 +82,7 @@ impl Tensor {
         let bytes = count * size;
         let offset = if self.numel() == 0 { 0 } else { self.layout().offset() - first };
         let layout = Layout::new(self.shape(), self.strides(), offset)?;
-        let storage = if device.is_cpu() {
-            Storage::heap(OP, bytes)?
-        } else {
-            let memory = through.alloc(bytes)?;
-            // SAFETY: the driver gave out `bytes` bytes for this tensor alone, until it is given back.
-            Storage::new(Memory::Foreign(unsafe {
-                Foreign::exclusive(memory.start, bytes, device, memory.free)
-            }))
-        };
+        let storage = memory(bytes)?;
         let from = self.start_of_storage(first * size);
         // SAFETY: both ranges lie inside of their storages, which do not go back before the stream has passed this: each is
         // noted to be used by it below, and neither is dropped before. A frozen tensor is written by nobody of this process (and
@@ -65,3 +100,7 @@ impl Tensor {
         Ok(Tensor::from_parts(storage, layout, self.dtype()))
     }
 }
+
+#[cfg(test)]
+#[path = "transfer_tests.rs"]
+mod tests;
