@@ -1,6 +1,7 @@
 //! Models of chains and of reader counts, for loom: `cargo xtask test --loom`.
 //!
-//! Cells, the wait, chains and counts are the shipped ones. A count that wakes nobody is a model, too, which must fail.
+//! Cells, the wait, chains, counts and recalls are the shipped ones. A count that wakes nobody is a model, too, which must
+//! fail, and so is a recall without its fence.
 
 mod loom_models {
     use comm_core::wait::Cell;
@@ -11,6 +12,7 @@ mod loom_models {
 
     use crate::directory::chain::{self, Step};
     use crate::directory::readers::{self, Counts};
+    use crate::directory::recall;
 
     /// Every interleaving with at most so many preemptions; `None`: every one.
     fn check(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
@@ -238,5 +240,52 @@ mod loom_models {
             }
             reader.join().unwrap();
         });
+    }
+
+    /// Memory on loan to two borrowers, who read it and give it back, while the owner wants to use it for something else: at
+    /// once if it is back when it looks, or else when it is told.
+    fn on_loan(recall: fn(&AtomicU64)) {
+        check(None, move || {
+            let words = Arc::new([const { () }; 3].map(|()| AtomicU64::new(0)));
+            let memory = Arc::new([AtomicU64::new(7), AtomicU64::new(7)]);
+            let told = Arc::new(AtomicU64::new(0));
+            words[1..].iter().for_each(recall::take);
+            let borrowers: Vec<_> = [1, 2]
+                .map(|who| {
+                    let (words, memory, told) = (words.clone(), memory.clone(), told.clone());
+                    thread::spawn(move || {
+                        assert_eq!(memory[who - 1].load(Ordering::Relaxed), 7, "used under who reads it");
+                        if recall::give_back(&words[who], &words[0]) {
+                            told.fetch_add(1, Ordering::AcqRel);
+                        }
+                    })
+                })
+                .into();
+            recall(&words[0]);
+            let reuse = |who: usize| {
+                let is_back = recall::is_back(&words[who]);
+                if is_back {
+                    memory[who - 1].store(9, Ordering::Relaxed);
+                }
+                is_back
+            };
+            let back = [reuse(1), reuse(2)].iter().all(|&back| back);
+            borrowers.into_iter().for_each(|borrower| borrower.join().unwrap());
+            assert!(
+                back || told.load(Ordering::Acquire) > 0,
+                "nobody tells the owner, who has looked in vain"
+            );
+        });
+    }
+
+    #[test]
+    fn whoever_gives_back_last_is_seen_or_tells() {
+        on_loan(recall::recall);
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody tells the owner")]
+    fn a_recall_without_a_fence_is_missed() {
+        on_loan(|recalled| recalled.store(1, Ordering::Relaxed));
     }
 }

@@ -6,12 +6,13 @@
 //! gives back look whether it was the last.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::AtomicU64;
 
 use comm_core::Result;
 use comm_core::hub::is_forked;
 use comm_core::team::Member;
 
+use crate::directory::recall;
 use crate::memory::Memory;
 
 /// Whether it is recalled; behind it a count for each process.
@@ -43,17 +44,14 @@ impl Loan {
     /// Asks for it back. Whoever has it then, makes this process look when he gives it back.
     pub(super) fn recall(&self) {
         if let Ok(words) = self.words() {
-            words[RECALLED].store(1, Ordering::Relaxed);
-            // Of this fence and the one in `Lease::drop` one comes first: either the count is seen to be lower, or the
-            // recall is.
-            fence(Ordering::SeqCst);
+            recall::recall(&words[RECALLED]);
         }
     }
 
     /// Whether a process has none of it.
     pub(super) fn is_back(&self, process: usize) -> bool {
         let Ok(words) = self.words() else { return true };
-        words.get(1 + process).is_none_or(|row| row.load(Ordering::Acquire) == 0)
+        words.get(1 + process).is_none_or(recall::is_back)
     }
 
     /// Whether nobody has any of it.
@@ -82,28 +80,29 @@ impl Lease {
     pub(super) fn take(memory: Memory, member: &Arc<Member>, owner: usize) -> Result<Lease> {
         let own = member.process_of(member.rank()).unwrap_or_default();
         let lease = Lease { memory, member: member.clone(), own, owner };
-        lease.row()?.fetch_add(1, Ordering::Relaxed);
+        recall::take(lease.count()?);
         Ok(lease)
     }
 
-    fn row(&self) -> Result<&AtomicU64> {
+    /// How much of it this process has.
+    fn count(&self) -> Result<&AtomicU64> {
         Ok(&self.memory.typed::<AtomicU64>(0, 2 + self.own)?[1 + self.own])
+    }
+
+    fn give_back(&self) -> Result<()> {
+        let recalled = &self.memory.typed::<AtomicU64>(0, 1)?[RECALLED];
+        if recall::give_back(self.count()?, recalled) {
+            self.member.ring_process(self.owner);
+        }
+        Ok(())
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if is_forked() {
-            return;
-        }
-        let Ok(row) = self.row() else { return };
-        // Release: what was read was read before.
-        row.fetch_sub(1, Ordering::Release);
-        fence(Ordering::SeqCst);
-        let recalled =
-            self.memory.typed::<AtomicU64>(0, 1).map(|words| words[RECALLED].load(Ordering::Relaxed));
-        if recalled.is_ok_and(|recalled| recalled != 0) {
-            self.member.ring_process(self.owner);
+        if !is_forked() {
+            // It was there when it was taken, and memory neither moves nor shrinks.
+            let _ = self.give_back();
         }
     }
 }
