@@ -4,9 +4,10 @@ use std::fmt;
 use std::ops::Deref;
 
 use comm_core::Result;
+use comm_core::hub::is_forked;
 use comm_core::tensor::Tensor;
 
-type Finish = Box<dyn FnOnce() -> Result<()> + Send>;
+type Finish = Box<dyn FnOnce(&Tensor) -> Result<()> + Send>;
 
 /// A fetched tensor: while it lives, this reader has not finished.
 ///
@@ -21,7 +22,7 @@ pub struct Fetched {
 
 impl Fetched {
     /// For implementations of [`TensorStore`](super::TensorStore): the tensor, and what finishes the read.
-    pub fn new(tensor: Tensor, finish: impl FnOnce() -> Result<()> + Send + 'static) -> Fetched {
+    pub fn new(tensor: Tensor, finish: impl FnOnce(&Tensor) -> Result<()> + Send + 'static) -> Fetched {
         Fetched { tensor, finish: Some(Box::new(finish)) }
     }
 
@@ -36,18 +37,13 @@ impl Fetched {
     /// The stream that it was fetched for cannot record an event; the team was reset meanwhile.
     #[doc(alias = "DestFinishGet")]
     pub fn finish(mut self) -> Result<()> {
-        self.finish.take().map_or(Ok(()), |finish| finish())
+        self.finish.take().map_or(Ok(()), |finish| finish(&self.tensor))
     }
 
     /// The tensor alone: the read is finished by name later, with [`TensorStore::finish`](super::TensorStore::finish).
     pub fn into_tensor(mut self) -> Tensor {
         self.finish = None;
         self.tensor.clone()
-    }
-
-    /// The same read with another tensor, that was made of this one.
-    pub(crate) fn with_tensor(mut self, tensor: Tensor) -> Fetched {
-        Fetched { tensor, finish: self.finish.take() }
     }
 }
 
@@ -67,8 +63,8 @@ impl fmt::Debug for Fetched {
 
 impl Drop for Fetched {
     fn drop(&mut self) {
-        if let Some(finish) = self.finish.take()
-            && let Err(error) = finish()
+        if let Some(finish) = self.finish.take().filter(|_| !is_forked())
+            && let Err(error) = finish(&self.tensor)
         {
             tracing::warn!(%error, "a read could not be finished");
         }

@@ -1,5 +1,6 @@
 //! What a rank holds ready for its readers.
 
+use comm_core::Result;
 use comm_core::device::{Event, Stream};
 use comm_core::team::Member;
 use comm_core::tensor::Tensor;
@@ -25,6 +26,15 @@ impl Held {
         let loan = self.loan.clone()?;
         loan.recall();
         Some(loan)
+    }
+
+    /// Makes the producer's stream go on behind what readers of this process had queued when they finished. Nobody waits here:
+    /// memory of the host is not written as long as a stream reads it.
+    pub(super) fn go_behind_readers(&self) -> Result<()> {
+        if self.stream.device().is_cpu() {
+            return Ok(());
+        }
+        self.reads.iter().try_for_each(|(_, event)| self.stream.wait(event))
     }
 
     /// Lets go of it: at once, or when whoever in other processes still has the memory has given it back.

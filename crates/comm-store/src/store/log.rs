@@ -31,14 +31,20 @@ fn chunk_bytes(chunk: usize) -> u64 {
     FIRST_CHUNK << chunk.min((LAST_CHUNK / FIRST_CHUNK).ilog2() as usize)
 }
 
-/// Rank, chunk, and offset in it.
-fn link_of(rank: usize, chunk: usize, offset: u64) -> u64 {
+/// How many bits of a link say which line of its chunk it is, and how many in which round it was made.
+const LINE_BITS: u32 = (LAST_CHUNK / ALIGN).ilog2() + 1;
+const ROUND_BITS: u32 = 48 - LINE_BITS;
+
+/// Rank, chunk, round, and offset in the chunk. Places are used again in each round: of two links to one place, who waits for
+/// another head of a chain has to see that they differ.
+pub(super) fn link_of(rank: usize, chunk: usize, round: u64, offset: u64) -> u64 {
+    let round = round & ((1 << ROUND_BITS) - 1);
     // One more, since 0 is the end of a chain.
-    (rank as u64) << 56 | (chunk as u64) << 48 | (offset / ALIGN + 1)
+    (rank as u64) << 56 | (chunk as u64) << 48 | round << LINE_BITS | (offset / ALIGN + 1)
 }
 
 fn place_of(link: u64) -> Option<(usize, usize, u64)> {
-    let line = (link & ((1 << 48) - 1)).checked_sub(1)?;
+    let line = (link & ((1 << LINE_BITS) - 1)).checked_sub(1)?;
     let (rank, chunk) = ((link >> 56) as usize, (link >> 48) as u8 as usize);
     (chunk < CHUNKS).then(|| (rank, chunk, line * ALIGN))
 }
@@ -135,6 +141,7 @@ pub(super) struct Log {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Next {
+    round: u64,
     chunk: usize,
     used: u64,
 }
@@ -148,7 +155,7 @@ impl Log {
         let rank = window.rank();
         let mut next = self.next.lock().unwrap_or_else(|e| e.into_inner());
         if next.used + bytes > chunk_bytes(next.chunk) {
-            *next = Next { chunk: next.chunk + 1, used: 0 };
+            *next = Next { chunk: next.chunk + 1, used: 0, ..*next };
         }
         let chunks = shelf.chunks.get(rank).and_then(|chunks| chunks.get(next.chunk));
         let slot = chunks.ok_or_else(|| {
@@ -169,12 +176,13 @@ impl Log {
         };
         let offset = next.used;
         next.used += bytes;
-        Ok(Record::new(link_of(rank, next.chunk, offset), memory.clone(), offset))
+        Ok(Record::new(link_of(rank, next.chunk, next.round, offset), memory.clone(), offset))
     }
 
     /// Begins anew: nobody looks at the records any more. The chunks stay.
     pub(super) fn rewind(&self) {
-        *self.next.lock().unwrap_or_else(|e| e.into_inner()) = Next::default();
+        let mut next = self.next.lock().unwrap_or_else(|e| e.into_inner());
+        *next = Next { round: next.round + 1, chunk: 0, used: 0 };
     }
 }
 
@@ -184,12 +192,16 @@ mod tests {
 
     #[test]
     fn links_name_places() {
-        for place in [(0, 0, 0), (127, 127, 64), (3, 5, (64 << 20) - 64)] {
+        for place in [(0, 0, 0), (127, 127, 64), (255, 5, (64 << 20) - 64)] {
             let (rank, chunk, offset) = place;
-            let link = link_of(rank, chunk, offset);
-            assert_ne!(link, 0);
-            assert_eq!(place_of(link), Some(place));
-            assert_eq!(rank_of(link), rank);
+            let links = [0, 1, (1 << ROUND_BITS) - 1].map(|round| link_of(rank, chunk, round, offset));
+            for link in links {
+                assert_ne!(link, 0);
+                assert_eq!(place_of(link), Some(place));
+                assert_eq!(rank_of(link), rank);
+            }
+            assert!(links[0] != links[1] && links[1] != links[2], "a place of another round is another link");
+            assert_eq!(link_of(rank, chunk, 1 << ROUND_BITS, offset), links[0], "rounds wrap");
         }
         assert_eq!(place_of(0), None);
         assert_eq!(place_of(7 << 56), None, "the line before the first");

@@ -45,13 +45,19 @@
 //! });
 //! ```
 
+mod fetch;
 mod fetched;
+mod finish;
 mod held;
 mod loan;
 mod log;
+mod order;
+mod publish;
 mod record;
 mod stats;
 mod team_store;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::pin::Pin;
@@ -104,8 +110,8 @@ pub type Awaitable<'s, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 's>>
 /// The exchange of tensors by key among the ranks of a team. See the [module](self).
 ///
 /// All methods may be called by several threads of a rank at once; [`barrier`](TensorStore::barrier) and
-/// [`reset`](TensorStore::reset) are symmetric operations of the team, and the latter not while this rank is inside another
-/// method.
+/// [`reset`](TensorStore::reset) are symmetric operations of the team, and the latter not while this rank publishes or waits for
+/// readers. What waits for a key meanwhile goes on waiting, for what is published after it.
 pub trait TensorStore: Send + Sync + fmt::Debug {
     /// How far it reaches.
     fn kind(&self) -> Kind;
@@ -147,8 +153,8 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
     /// finish.
     ///
     /// # Errors
-    /// Those of [`fetch`](TensorStore::fetch); [`Error::Unsupported`] if there is no way to that device. The read is
-    /// finished then.
+    /// Those of [`fetch`](TensorStore::fetch); [`Error::Unsupported`] if there is no way to that device. Nothing is fetched
+    /// then.
     #[doc(alias = "DestGetAndToDevice")]
     fn fetch_to_device(
         &self,
@@ -186,7 +192,8 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
     fn barrier(&self, deadline: Deadline) -> Result<()>;
 
     /// Forgets all keys, on all ranks: nobody goes on before all have come, nor before all have forgotten. Reads that have
-    /// not been finished are so by this.
+    /// not been finished are so by this. Streams of producers go on behind what readers that have finished had queued, as in
+    /// [`wait_consumed`](TensorStore::wait_consumed).
     ///
     /// # Errors
     /// Those of any symmetric operation; [`Error::Mismatch`] if ranks reset different things.
@@ -210,8 +217,8 @@ pub fn open(member: &Arc<Member>, deadline: impl Into<Deadline>) -> Result<Arc<d
 /// A store of a kind. All ranks ask for the same.
 ///
 /// # Errors
-/// [`Error::Unsupported`], on every rank and before anything else, for a kind that does not reach all of them, or that does not
-/// exist yet; those of [`open`].
+/// [`Error::Unsupported`], on every rank, for a kind that does not reach all of them, or that does not exist yet;
+/// [`Error::Mismatch`], on every rank, if they ask for different kinds; those of [`open`]. In either case the team goes on.
 ///
 /// ```
 /// use comm_core::{Deadline, Error, team::Team};

@@ -15,7 +15,7 @@ use crate::directory::chain::Step;
 use crate::memory::{Memory, MemoryCell};
 
 /// Words of the header, behind the cell.
-const NEXT: usize = 0;
+pub(super) const NEXT: usize = 0;
 const HASH: usize = 1;
 const READERS: usize = 2;
 /// Dtype, number of dimensions, length of the key.
@@ -89,7 +89,8 @@ impl Record {
 
     /// The counts of its readers.
     pub(super) fn counts(&self) -> Result<&Cell> {
-        Ok(&self.memory.typed::<Cell>(self.offset, 1)?[0])
+        let cell = self.memory.typed::<Cell>(self.offset, 1);
+        Ok(&cell.map_err(|_| bad("more than there is room for"))?[0])
     }
 
     /// The counts, for a task.
@@ -174,11 +175,24 @@ impl Record {
     }
 
     fn header(&self) -> Result<&[AtomicU64]> {
-        self.memory.typed(self.offset + CELL_BYTES, HEADER)
+        self.words(HEADER)
     }
 
     fn tail(&self, words: usize) -> Result<&[AtomicU64]> {
-        self.memory.typed(self.offset + CELL_BYTES + (HEADER * WORD) as u64, words)
+        Ok(&self.words(HEADER + words)?[HEADER..])
+    }
+
+    /// Words behind the cell.
+    fn words(&self, count: usize) -> Result<&[AtomicU64]> {
+        let words = self.memory.typed(self.offset + CELL_BYTES, count);
+        words.map_err(|_| bad("more than there is room for"))
+    }
+
+    /// All of them, for tests that scribble over them.
+    #[cfg(test)]
+    pub(super) fn all_words(&self) -> Result<&[AtomicU64]> {
+        let shape_of = self.header()?[SHAPE_OF].load(Ordering::Relaxed);
+        self.words(HEADER + 1 + 2 * dims(shape_of) + key_words(key_len(shape_of)))
     }
 }
 
@@ -201,4 +215,101 @@ fn word_of(chunk: &[u8]) -> u64 {
 
 fn bad(what: impl std::fmt::Display) -> Error {
     Error::bad_peer(format!("a record in the store tells of {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use comm_core::shm::{Access, Arena};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A record somewhere in a block of noise.
+    fn room(bytes: u64, noise: u8) -> Record {
+        let arena = Arena::new(Access::ReadWrite, 8 << 20, |_| {});
+        let block = arena.alloc(bytes + 2 * ALIGN).unwrap();
+        block.copy_in(0, &vec![noise; bytes as usize]).unwrap();
+        Record::new(7, Memory::Here(Arc::new(block)), ALIGN)
+    }
+
+    fn layouts() -> impl Strategy<Value = Layout> {
+        let far = 1_u64 << 40;
+        let dims = prop::collection::vec((0..5_usize, -(far as isize)..far as isize), 0..=MAX_DIMS);
+        (dims, any::<u64>()).prop_filter_map("no such layout", move |(dims, offset)| {
+            let (sizes, strides): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+            Layout::new(&sizes, &strides, (offset % (1 << 50)) as usize).ok()
+        })
+    }
+
+    proptest! {
+        /// Whatever is published is what is read, also beyond 2^32, and its key is its own.
+        #[test]
+        fn what_is_written_is_read(
+            layout in layouts(),
+            dtype in 0..DType::ALL.len(),
+            readers in any::<u32>(),
+            words in any::<Option<[u64; 4]>>(),
+            key in "\\PC{1,40}",
+            other in "\\PC{1,40}",
+            noise in any::<u8>(),
+        ) {
+            let place = words.map(|[segment, base, loan_segment, loan_offset]| {
+                Place { segment: segment.max(1), base, loan_segment, loan_offset }
+            });
+            let published = Published { readers, dtype: DType::ALL[dtype], layout, place };
+            let bytes = bytes(&key, layout.shape().len());
+            let record = room(bytes, noise);
+            record.set_next(99).unwrap();
+            record.write(&key, &published).unwrap();
+            prop_assert_eq!(record.read().unwrap(), published);
+            prop_assert!(matches!(record.look(hash(&key), &key).unwrap(), Step::Found));
+            if key != other {
+                prop_assert!(matches!(record.look(hash(&other), &other).unwrap(), Step::Behind(99)));
+                // Also if their hashes were the same.
+                prop_assert!(matches!(record.look(hash(&key), &other).unwrap(), Step::Behind(99)));
+            }
+            // It keeps to its room.
+            let words = record.all_words().unwrap().len() as u64;
+            prop_assert!(CELL_BYTES + words * WORD as u64 <= bytes);
+        }
+
+        /// Whatever somebody writes instead is an error at the worst.
+        #[test]
+        fn noise_is_read_as_something_or_refused(words in prop::collection::vec(any::<u64>(), HEADER + 40)) {
+            let record = room(2048, 0xff);
+            for (to, from) in record.words(words.len()).unwrap().iter().zip(&words) {
+                to.store(*from, Ordering::Relaxed);
+            }
+            let is_refused = |error: Error| matches!(error, Error::BadPeer { .. });
+            prop_assert!(record.read().err().is_none_or(is_refused));
+            prop_assert!(record.look(words[HASH], "key").err().is_none_or(is_refused));
+        }
+    }
+
+    #[test]
+    fn a_record_that_its_chunk_cuts_off_is_refused() {
+        let key = "k".repeat(MAX_KEY_BYTES);
+        let len = 4096;
+        let all = room(len - 2 * ALIGN, 0);
+        for fits in [0, CELL_BYTES, CELL_BYTES + (HEADER * WORD) as u64] {
+            let record = Record::new(7, all.memory.clone(), len - fits);
+            assert_eq!(record.counts().is_ok(), fits > 0);
+            if let Ok(header) = record.header() {
+                header[HASH].store(hash(&key), Ordering::Relaxed);
+                header[SHAPE_OF].store(u64::MAX >> 8 << 8, Ordering::Relaxed);
+            }
+            assert!(matches!(record.read(), Err(Error::BadPeer { .. })), "{fits} bytes of it are there");
+            assert!(matches!(record.look(hash(&key), &key), Err(Error::BadPeer { .. })), "{fits} bytes");
+        }
+    }
+
+    #[test]
+    fn hashes_are_the_same_in_every_process() {
+        assert_eq!(hash("a"), 0xed8170db14c7f846);
+        assert_eq!(hash("model.layers.0"), 0xd3c6c04d4f1dfcf4);
+        let different: std::collections::HashSet<u64> = (0..10_000).map(|i| hash(&i.to_string())).collect();
+        assert_eq!(different.len(), 10_000);
+    }
 }
