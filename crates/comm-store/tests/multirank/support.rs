@@ -109,9 +109,14 @@ pub struct GaveUp {
 
 /// Checks that a wait of [`SHORT`] gave up, and not before its time.
 pub fn gave_up<T: Debug>(outcome: Result<T, Error>) -> Any<GaveUp> {
+    gave_up_after(SHORT, outcome)
+}
+
+/// Checks that a wait gave up, and not before its time.
+pub fn gave_up_after<T: Debug>(patience: Duration, outcome: Result<T, Error>) -> Any<GaveUp> {
     match outcome {
         Err(Error::Timeout { what, waited, missing, seen, expected, .. }) => {
-            check!(waited >= SHORT, "{what}: gave up after {waited:?}");
+            check!(waited >= patience, "{what}: gave up after {waited:?}");
             let missing = missing.iter().map(|m| m.rank).collect();
             Ok(GaveUp { what, seen, expected, missing })
         }
