@@ -58,8 +58,8 @@ impl Inner {
         };
         self.counters.fetched();
         point!("store.fetched");
-        let (store, stream, text) = (self.clone(), stream.clone(), key.text.to_owned());
-        Ok(Fetched::new(tensor, move |tensor| store.finish(&text, &entry, &stream, Some(tensor))))
+        let (store, by, text) = (self.clone(), stream.clone(), key.text.to_owned());
+        Ok(Fetched::new(tensor, stream, move || store.finish(&text, &entry, &by)))
     }
 
     /// Takes back that a read has begun, unless a reset has done so.

@@ -4,7 +4,6 @@ use std::sync::{Arc, PoisonError};
 
 use comm_core::device::{Event, Stream};
 use comm_core::hub::is_forked;
-use comm_core::tensor::Tensor;
 use comm_core::{Deadline, Error, Result, point};
 
 use super::order::{order, used_by, waiting_for};
@@ -15,23 +14,16 @@ const FINISH: &str = "TensorStore::finish";
 const WAIT: &str = "TensorStore::wait_consumed";
 
 impl Inner {
-    /// Finishes a read, whose tensor it is unless that is finished by name.
-    pub(super) fn finish(
-        &self,
-        text: &str,
-        entry: &Entry,
-        stream: &Stream,
-        tensor: Option<&Tensor>,
-    ) -> Result<()> {
+    /// Finishes a read.
+    pub(super) fn finish(&self, text: &str, entry: &Entry, stream: &Stream) -> Result<()> {
         if is_forked() {
             return Err(Error::Forked);
         }
-        // Whoever drops the last handle may not wait for the key.
-        let mut noted = tensor.map_or(Ok(()), |tensor| used_by(tensor, stream));
         // A reset has finished it otherwise.
-        let Ok(_same) = self.same_round(FINISH, entry) else { return noted };
+        let Ok(_same) = self.same_round(FINISH, entry) else { return Ok(()) };
+        let mut noted = Ok(());
         if self.member().shares_process(entry.rank()) {
-            noted = noted.and(self.note_read(entry, stream));
+            noted = self.note_read(entry, stream);
         }
         point!("store.finish");
         readers::finish(entry.record.counts()?, entry.readers, self.member().bell())
@@ -69,7 +61,7 @@ impl Inner {
         if counts.finished >= counts.fetched {
             return Err(over_finished(FINISH, text, entry.readers, counts));
         }
-        self.finish(text, &entry, stream, None)
+        self.finish(text, &entry, stream)
     }
 
     /// The record of a key that this rank has published.

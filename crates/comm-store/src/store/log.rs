@@ -8,13 +8,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use comm_core::hub::is_forked;
 use comm_core::{Deadline, Error, Result};
 
 use super::held::Held;
 use super::record::{ALIGN, Record};
 use crate::memory::Memory;
-use crate::window::{Beside, Local, Window};
+use crate::window::{Beside, Upon, Window};
 
 /// How many chunks a log can have; with the sizes below far more than memory holds.
 const CHUNKS: usize = 128;
@@ -57,16 +56,13 @@ pub(super) fn rank_of(link: u64) -> usize {
 /// What the ranks of this process share of a store: the chunks as they are reached from here, and what its ranks hold ready
 /// for readers, by rank and link.
 pub(super) struct Shelf {
-    local: Arc<Local>,
     chunks: Vec<[OnceLock<Memory>; CHUNKS]>,
     held: Vec<Mutex<HashMap<u64, Held>>>,
 }
 
 impl Shelf {
-    pub(super) fn new(window: &Window) -> Shelf {
-        let size = window.nranks();
+    pub(super) fn new(size: usize) -> Shelf {
         Shelf {
-            local: window.local().clone(),
             chunks: (0..size).map(|_| [const { OnceLock::new() }; CHUNKS]).collect(),
             held: (0..size).map(|_| Mutex::default()).collect(),
         }
@@ -104,27 +100,19 @@ impl Shelf {
     }
 }
 
-impl Drop for Shelf {
-    fn drop(&mut self) {
-        if is_forked() {
-            return;
-        }
-        // Readers in other processes may still come for what is held, or read it, or walk along the chains.
-        let chunks: Vec<Memory> = self
-            .chunks
-            .iter_mut()
-            .flatten()
-            .filter_map(OnceLock::take)
-            .filter(|memory| memory.block().is_some())
-            .collect();
-        let held: Vec<Held> = (self.held.iter_mut())
-            .flat_map(|held| std::mem::take(held.get_mut().unwrap_or_else(|e| e.into_inner())).into_values())
-            .collect();
+impl Upon for Shelf {
+    /// Readers in other processes may still come for what is held, or read it, or walk along the chains.
+    fn leave(&self) -> Beside {
+        let chunks = self.chunks.iter().flatten().filter_map(OnceLock::get);
+        let chunks: Vec<Memory> = chunks.filter(|memory| memory.block().is_some()).cloned().collect();
+        let held =
+            self.held.iter().map(|held| std::mem::take(&mut *held.lock().unwrap_or_else(|e| e.into_inner())));
+        let held: Vec<Held> = held.flat_map(HashMap::into_values).collect();
         let loans: Vec<_> = held.iter().filter_map(Held::recall).collect();
-        self.local.keep_beside(Beside {
+        Beside {
             memory: Box::new((chunks, held)),
             let_go: Box::new(move |process| loans.iter().all(|loan| loan.is_back(process))),
-        });
+        }
     }
 }
 

@@ -50,8 +50,8 @@ pub struct TeamStore {
 /// What the handles of a store share.
 pub(super) struct Inner {
     pub(super) kind: Kind,
-    pub(super) window: Window,
     pub(super) shelf: Arc<Shelf>,
+    pub(super) window: Window,
     pub(super) log: Log,
     /// How often it has been reset. Held for as long as records are looked at, which a reset takes away.
     pub(super) round: RwLock<u64>,
@@ -99,7 +99,8 @@ impl TeamStore {
         if let Some(why) = refused {
             return Err(Error::Unsupported { backend: "store", op: format!("kind {kind}"), why });
         }
-        let shelf = member.share(window.id(), || Shelf::new(&window));
+        let shelf = window.local().upon(|| Shelf::new(member.size()));
+        let shelf = shelf.ok_or_else(|| Error::invalid(OPEN, "something else is made on the window"))?;
         let (log, round, counters) = (Log::default(), RwLock::default(), Counters::default());
         Ok(TeamStore { inner: Arc::new(Inner { kind, window, shelf, log, round, counters }) })
     }

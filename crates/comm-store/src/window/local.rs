@@ -4,15 +4,22 @@
 //! parts, and with its last handle that it is gone, and makes that one look; its own parts it keeps until all others have
 //! said so, or are dead, or have left without ever having reached them. So a window is freed when the last of its ranks has left it, whoever that is.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use comm_core::hub::is_forked;
 use comm_core::team::Member;
 
 use super::expose::Exposition;
 use super::part::{Door, Part};
+
+/// What is made on a window, shared by the ranks of this process: it is there as long as one of them has the window.
+pub(crate) trait Upon: Any + Send + Sync {
+    /// What other processes may still use of it, when all ranks of this process have gone.
+    fn leave(&self) -> Beside;
+}
 
 /// Memory beside the parts that other processes may use, and whether one of them, by its index, uses it no more.
 pub(crate) struct Beside {
@@ -28,7 +35,7 @@ pub(crate) struct Local {
     exposed: Vec<Mutex<HashMap<usize, Exposition>>>,
     /// Whether all ranks have agreed not to make the window, so that nobody reaches anybody's part.
     refused: AtomicBool,
-    beside: Mutex<Vec<Beside>>,
+    upon: OnceLock<Arc<dyn Upon>>,
 }
 
 impl Local {
@@ -39,7 +46,7 @@ impl Local {
             parts: (0..size).map(|_| OnceLock::new()).collect(),
             exposed: (0..size).map(|_| Mutex::default()).collect(),
             refused: AtomicBool::new(false),
-            beside: Mutex::default(),
+            upon: OnceLock::new(),
         }
     }
 
@@ -67,9 +74,13 @@ impl Local {
         }
     }
 
-    /// Keeps memory at least as long as the parts of this process.
-    pub(crate) fn keep_beside(&self, beside: Beside) {
-        self.beside.lock().unwrap_or_else(PoisonError::into_inner).push(beside);
+    /// What is made on the window, by the first that asks; `None` if that was something else.
+    ///
+    /// A rank that has not come back from making the window holds this already, so however soon others come and go, all
+    /// ranks of this process share one.
+    pub(crate) fn upon<T: Upon>(&self, make: impl FnOnce() -> T) -> Option<Arc<T>> {
+        let there: Arc<dyn Any + Send + Sync> = self.upon.get_or_init(|| Arc::new(make())).clone();
+        there.downcast().ok()
     }
 
     pub(super) fn refused(&self) {
@@ -112,15 +123,13 @@ impl Drop for Local {
             (0..self.member.processes()).for_each(|process| self.member.ring_process(process));
         }
         let (door, member) = (ours.first().cloned(), self.member.clone());
-        let beside = std::mem::take(self.beside.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let (memory, conditions): (Vec<_>, Vec<_>) =
-            beside.into_iter().map(|beside| (beside.memory, beside.let_go)).unzip();
+        let (memory, let_go) = self.upon.get().map(|upon| upon.leave()).map(|b| (b.memory, b.let_go)).unzip();
         self.member.keep((ours, memory), move |process| {
             let Some(door) = door.as_ref().and_then(|part| part.door().ok()) else { return true };
             // Who could never reach the parts does not come to the door to say that it is gone.
             let is_gone =
                 door.has_left(process) || (!door.has_entered(process) && member.process_has_left(process));
-            is_gone && conditions.iter().all(|let_go| let_go(process))
+            is_gone && let_go.as_ref().is_none_or(|let_go| let_go(process))
         });
     }
 }

@@ -29,7 +29,7 @@ use cost::Counters;
 pub use cost::{Cost, Operation, cost};
 pub use expose::Exposed;
 pub use handshake::{Await, Notify};
-pub(crate) use local::{Beside, Local};
+pub(crate) use local::{Beside, Local, Upon};
 use part::{Part, Place};
 pub use region::{Region, TypedRegion};
 pub use signals::{SignalWait, Signals};
@@ -260,11 +260,6 @@ impl Window {
         point!("window.wipe");
         wipe()?;
         op.heard()
-    }
-
-    /// The number of the operation that made it: the same on all ranks, and of no other window of the team.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
     }
 
     /// A cell of a rank's part.
