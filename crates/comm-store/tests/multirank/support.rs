@@ -47,7 +47,12 @@ impl Script {
     const GATES: usize = 16;
 
     pub fn new(ctx: &RankCtx) -> Any<Script> {
-        let team = team(ctx, "script")?;
+        Script::named(ctx, "script")
+    }
+
+    /// One of several within a case.
+    pub fn named(ctx: &RankCtx, name: &str) -> Any<Script> {
+        let team = team(ctx, name)?;
         let window = Window::alloc(&team, WindowSpec::bytes(0).signals(Script::GATES), ctx.deadline())?;
         Ok(Script { window, deadline: ctx.deadline(), _team: team })
     }

@@ -16,6 +16,7 @@ use crate::support::{Any, GaveUp, Script, gave_up_after, team};
 mod guards;
 mod handshake;
 mod keys;
+mod lifetime;
 mod opening;
 mod reset;
 mod streams;
@@ -35,6 +36,7 @@ const CONFORMANCE: &[&[(&str, Run)]] = &[
     tasks::CASES,
     opening::CASES,
     tensors::CASES,
+    lifetime::CASES,
 ];
 
 pub fn cases() -> Vec<Case> {
