@@ -28,14 +28,23 @@ struct Cli {
 /// A command with its options.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Shard, gather, split and reduce a model's weights over several ranks, and compare every bit
+    /// Distribute a model's weights over meshes of ranks, place them one way after the other, collect them, and compare
+    /// every bit
     ///
-    /// Every tensor is cut into shards over the ranks and gathered back (R -> S(0) -> R, and R -> S(1) -> R where
-    /// there is a second dimension), and taken apart into partial sums and reduced (R -> P -> R; the first rank
-    /// keeps the value, the others hold the sum's identity). Each rank compares each result bit for bit with the
-    /// weights; through P any NaN equals any NaN. bools, of which there is no sum, are counted as
-    /// `not reduced`. GB/s is the tensors' bytes over the time of the slowest rank. The last line says
-    /// `bit-identical: yes`, or names the first difference.
+    /// Rank 0 has the file's tensors and distributes each over a mesh of all ranks; there it is placed one way after the
+    /// other, and at last the last rank collects it. On the mesh of one dimension the way is R, S(0), S(1), R, P(sum), S(0),
+    /// R, S(1) (R: whole on every rank; S(d): cut along dimension d; P(sum): contributions to a sum, of which the first rank
+    /// has the value and the others what adds nothing). On the mesh of two dimensions, which there is if the number of ranks
+    /// is a product (4 = 2x2, 6 = 3x2, 8 = 4x2), each dimension of it has a placement. Placements that a tensor cannot take
+    /// are left out: it has too few dimensions (one with none is `not sharded`), or there is no sum of bools (`not
+    /// reduced`).
+    ///
+    /// A row is a conversion on a mesh. `tensors` went through it (twice counts twice), `bytes` is their size, `moved` what
+    /// all ranks together copied from each other by the counters of the groups (of distribute and collect with what ranks
+    /// say to agree), `time` the slowest rank's, GB/s (10^9) bytes over time, `-` where nothing moved. `costs as planned:
+    /// yes` says that the counters of every conversion were what its plan foretold. After each conversion each rank compares
+    /// every bit of what it holds with its part of the file; once summed, any NaN equals any NaN. The last line says
+    /// `bit-identical: yes`, or names the first difference: tensor, mesh, conversion, rank, place, seen, expected.
     #[command(after_help = STATUSES)]
     Demo(DemoArgs),
     /// Time the operations of a group over sizes, and check every result
@@ -130,6 +139,9 @@ pub struct DemoArgs {
     /// transformer block, generated in memory and the same every time]
     #[arg(long, value_name = "FILE|minilm")]
     pub weights: Option<PathBuf>,
+    /// Get a bit wrong in each CONVERSION of this name, to show that it is seen
+    #[arg(long, value_name = "CONVERSION", hide = true)]
+    pub spoil: Option<String>,
     #[command(flatten)]
     pub json: Json,
 }
@@ -221,8 +233,8 @@ pub struct TestArgs {
 /// Options of `test-multirank`. Those that are left out are not passed on: the targets know the defaults.
 #[derive(Debug, Clone, Default, Args)]
 pub struct MultirankArgs {
-    /// World sizes
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,3,4", value_parser = clap::value_parser!(u64).range(1..=MAX_RANKS))]
+    /// World sizes [default: 2,3,4, and for some cases more]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=MAX_RANKS))]
     pub world: Vec<u64>,
     /// Layouts: threads, processes, mixed (two processes; from world 3 on), or all
     #[arg(long, value_name = "LAYOUT,...", value_delimiter = ',', default_value = "all", value_parser = ["threads", "processes", "mixed", "all"])]
@@ -242,6 +254,9 @@ pub struct MultirankArgs {
     /// Run the long versions of the cases
     #[arg(long)]
     pub full: bool,
+    /// Write what the cases of conformance have run to FILE, as a page of the documentation
+    #[arg(long, value_name = "FILE", requires = "full")]
+    pub conformance: Option<PathBuf>,
     #[command(flatten)]
     pub json: Json,
 }
@@ -249,13 +264,23 @@ pub struct MultirankArgs {
 impl MultirankArgs {
     /// What `test` runs: everything, once.
     pub fn defaults() -> MultirankArgs {
-        MultirankArgs { world: vec![2, 3, 4], layout: vec!["all".into()], ..MultirankArgs::default() }
+        MultirankArgs { layout: vec!["all".into()], ..MultirankArgs::default() }
     }
 
     /// Whether less than everything was asked for, so that a target may have nothing to run.
     pub fn chooses(&self) -> bool {
         let all = MultirankArgs::defaults();
-        let MultirankArgs { world, layout, backend, device, filter, seed: _, full: _, json: _ } = self;
+        let MultirankArgs {
+            world,
+            layout,
+            backend,
+            device,
+            filter,
+            seed: _,
+            full: _,
+            conformance: _,
+            json: _,
+        } = self;
         *world != all.world
             || *layout != all.layout
             || !backend.is_empty()
@@ -344,7 +369,7 @@ mod tests {
         let Ok(Parsed::Command(Command::TestMultirank(m))) = parse_words("test-multirank") else { panic!() };
         assert!(!m.chooses());
         assert_eq!(m.json.people(), People::Stdout);
-        assert_eq!((m.world, m.layout, m.device), (vec![2, 3, 4], vec!["all".to_owned()], None));
+        assert_eq!((m.world, m.layout, m.device), (vec![], vec!["all".to_owned()], None));
     }
 
     #[test]
@@ -390,6 +415,7 @@ mod tests {
         assert!(usage("demo --weights").contains("--weights"));
         assert!(usage("test-multirank --world 2,,4").contains("--world"));
         assert!(usage("test-multirank --layout ring").contains("layout"));
+        assert!(usage("test-multirank --conformance x.md").contains("--full"));
         assert!(usage("bench --ranks 1").contains("2..=64"));
         assert!(usage("bench --op allreduce").contains("all_reduce"));
         assert!(usage("bench --dtype float").contains("bf16"));

@@ -6,6 +6,7 @@
 mod bench;
 mod cargo;
 mod cli;
+mod conformance;
 mod demo;
 mod download;
 mod fail;

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use crate::cargo::{Package, Workspace, cargo, ended, run_lines, run_to_stderr};
 use crate::cli::MultirankArgs;
+use crate::conformance;
 use crate::fail::{Fail, one_line};
 use crate::out::{People, note};
-use crate::report::{Counts, check_writable, read_rows, write_rows};
+use crate::report::{Counts, can_write, check_writable, read_rows, write_rows};
 
 /// The name that these test targets have in every crate.
 pub const TARGET: &str = "multirank";
@@ -32,9 +33,19 @@ pub struct Merged {
 /// [`Fail::Check`] if a case failed or hung, [`Fail::Usage`] if the filter matches nothing anywhere.
 pub fn run(args: &MultirankArgs) -> Result<(), Fail> {
     check_writable(&args.json)?;
+    if let Some(file) = &args.conformance {
+        can_write("--conformance", file)?;
+    }
     let people = args.json.people();
     let merged = run_all(args, &Workspace::read()?, people)?;
     write_rows(&args.json, &merged.rows)?;
+    if let Some(file) = &args.conformance {
+        let mut flags = flags(args);
+        flags.extend(["--conformance".to_owned(), file.display().to_string()]);
+        let page = conformance::page(&merged.rows, &flags.join(" "))?;
+        std::fs::write(file, page)
+            .map_err(|e| Fail::usage(format!("--conformance {}: {e}", file.display())))?;
+    }
     people.line(&merged.counts.to_string());
     merged.counts.verdict()
 }
@@ -114,7 +125,9 @@ fn program_of(message: &str, packages: &[&Package]) -> Option<(String, PathBuf)>
 fn flags(args: &MultirankArgs) -> Vec<String> {
     let mut flags = Vec::new();
     let mut flag = |name: &str, value: String| flags.extend([name.to_owned(), value]);
-    flag("--world", args.world.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+    if !args.world.is_empty() {
+        flag("--world", args.world.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+    }
     flag("--layout", args.layout.join(","));
     if !args.backend.is_empty() {
         flag("--backend", args.backend.join(","));
@@ -340,13 +353,13 @@ echo "$ROW ]" >> "$out"
             filter: Some("fault/".into()),
             seed: Some(9),
             full: true,
-            json: Default::default(),
+            ..MultirankArgs::default()
         };
         assert_eq!(
             flags(&args).join(" "),
             "--world 2,5 --layout threads,mixed --backend same-device --device sim --filter fault/ --seed 9 --full"
         );
-        assert_eq!(flags(&MultirankArgs::defaults()).join(" "), "--world 2,3,4 --layout all");
+        assert_eq!(flags(&MultirankArgs::defaults()).join(" "), "--layout all");
     }
 
     #[test]

@@ -73,9 +73,17 @@ impl fmt::Display for Counts {
 /// [`Fail::Usage`] naming the file.
 pub fn check_writable(json: &Json) -> Result<(), Fail> {
     let Some(file) = json.file.as_deref().filter(|_| !json.is_stdout()) else { return Ok(()) };
+    can_write("--json", file)
+}
+
+/// The same of the file of any flag.
+///
+/// # Errors
+/// [`Fail::Usage`] naming it.
+pub fn can_write(flag: &str, file: &Path) -> Result<(), Fail> {
     let existed = file.exists();
     let tried = std::fs::OpenOptions::new().create(true).append(true).open(file);
-    tried.map_err(|e| Fail::usage(format!("--json {}: {e}", file.display())))?;
+    tried.map_err(|e| Fail::usage(format!("{flag} {}: {e}", file.display())))?;
     if !existed {
         // What comes of it is seen when the rows are written.
         let _ = std::fs::remove_file(file);

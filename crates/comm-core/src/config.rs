@@ -69,7 +69,7 @@ pub const ARENA_MAX_BYTES: Setting = Setting {
 pub const DUMP_DIR: Setting = Setting {
     name: "COMM_DUMP_DIR",
     default: "not set: nothing is written",
-    meaning: "A directory, made if it is missing, into which each rank of a group writes its last operations when one fails and the team is over: a file of Chrome trace events for each team and rank.",
+    meaning: "A directory, made if it is missing, into which each rank of a group writes its last operations when one fails and the team is over or a rank has left: a file of Chrome trace events for each team and rank.",
 };
 
 /// All settings, in the order of the documentation.

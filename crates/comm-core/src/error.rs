@@ -214,6 +214,40 @@ pub enum Error {
         /// Where it should be.
         expected: String,
     },
+    /// A key has been published already, and not been reset since. The value that is there stays.
+    #[error("{op}: key {key:?} has been published by rank {rank}; reset the store before it is used again")]
+    DuplicateKey {
+        /// The call.
+        op: &'static str,
+        /// The key.
+        key: String,
+        /// Who published it.
+        rank: usize,
+    },
+    /// Nothing has been published under this key since the last reset.
+    #[error("{op}: nothing is published under key {key:?}")]
+    UnknownKey {
+        /// The call.
+        op: &'static str,
+        /// The key.
+        key: String,
+    },
+    /// A value was published for so many readers, and one more came, or finished without having read.
+    #[error(
+        "{op}: key {key:?} is for {readers} readers, of whom {fetched} have fetched it and {finished} finished"
+    )]
+    OverFinished {
+        /// The call.
+        op: &'static str,
+        /// The key.
+        key: String,
+        /// For how many readers it was published.
+        readers: usize,
+        /// How many had fetched it.
+        fetched: usize,
+        /// How many had finished.
+        finished: usize,
+    },
     /// The name belongs to a live team; that team goes on.
     #[error("the name {name:?} is in use by a live team; leave it first or choose another name")]
     NameInUse {

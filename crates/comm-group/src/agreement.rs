@@ -10,6 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::reduce::ReduceOp;
 use crate::request::{Op, Request};
 
+/// The most bytes of an input that travel in a letter.
+pub(crate) const CARRIED: usize = 512;
+
 /// What a rank is about to do, as it lies in shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

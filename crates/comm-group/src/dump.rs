@@ -1,7 +1,8 @@
-//! What a rank writes when an operation has failed and its team is over: its last operations, and what each rank was doing.
+//! What a rank writes when its group is of no use any more, since the team is over or a rank has left: its last operations, and
+//! what each rank was doing.
 //!
 //! One file for each rank and team, an array of events that Chrome and Perfetto show: `X` is an operation that came to its
-//! end, `B` one that did not; `i` is the end of the team, with the error and a line for each rank. Put together, the files of a
+//! end, `B` one that did not; `i` is the end, with the error and a line for each rank. Put together, the files of a
 //! team tell who did not come, and where to.
 
 use std::fs;
@@ -9,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use comm_core::config;
+use comm_core::shm::check_file_size;
 use comm_core::team::{Member, RankSnapshot};
 use comm_core::wait::now_ns;
 use comm_core::{Error, Result};
@@ -36,6 +38,7 @@ pub(crate) fn dump(member: &Member, records: &[OpRecord], error: &Error) {
 fn write(folder: &Path, member: &Member, records: &[OpRecord], error: &Error) -> Result<PathBuf> {
     let io = |e: io::Error| Error::io(format!("writing to {}", folder.display()), e);
     let text = serde_json::to_vec(&events(member, records, error)).map_err(|e| io(e.into()))?;
+    check_file_size(text.len() as u64)?;
     fs::create_dir_all(folder).map_err(io)?;
     let name = file_name(member.name(), member.id(), member.rank());
     let (unfinished, path) = (folder.join(format!(".{name}.unfinished")), folder.join(name));
@@ -63,9 +66,10 @@ fn events(member: &Member, records: &[OpRecord], error: &Error) -> Vec<Value> {
         name("thread_name", format!("rank {tid}")),
     ];
     events.extend(records.iter().map(|record| operation(record, pid, tid)));
+    let end = if member.is_over() { "the team is over" } else { "a rank has left" };
     let ranks: Vec<Value> = member.snapshot().ranks.iter().map(doing).collect();
     events.push(json!({
-        "name": "the team is over", "cat": "team", "ph": "i", "s": "g", "ts": micros(now_ns()), "pid": pid, "tid": tid,
+        "name": end, "cat": "team", "ph": "i", "s": "g", "ts": micros(now_ns()), "pid": pid, "tid": tid,
         "args": {
             "team": member.name(),
             "id": format!("{:032x}", member.id()),

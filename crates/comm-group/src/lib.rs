@@ -24,13 +24,13 @@
 //! operation works. So every collective synchronises at entry.
 //!
 //! **Costs.** Ranks speak to each other through a [window](comm_store::window) alone: signals, letters, and tensors exposed
-//! in place. [`cost()`] tells what an operation takes, [`ThreadGroup::costs`] what it took.
+//! in place. [`cost()`] tells what a collective takes, [`ThreadGroup::costs`] what it took.
 //!
 //! **Many groups.** A [`ThreadGroupManager`] makes the group of a list of ids when it is first asked for. When a rank is lost,
 //! the others go on by [`ThreadGroup::shrink`].
 //!
 //! **What happened.** Each rank keeps its last operations ([`ThreadGroup::recent`]), and with `COMM_DUMP_DIR` set writes them
-//! down when one fails and the team is over.
+//! down when one fails and the team is over, or a rank has left.
 //!
 //! **Exact order.** A reduction starts from rank 0's value and goes in rank order, so its bits depend on the inputs
 //! alone: not on timing, sizes, or how ranks are spread over threads and processes. [`ReduceOp`] has the operators, their
@@ -56,7 +56,7 @@
 //! });
 //! ```
 //!
-//! Not here yet: other operations, results in the caller's buffer, started operations, and NCCL.
+//! Not here yet: memory of devices, NCCL, and ranks of several machines.
 
 mod agreement;
 mod cost;
@@ -64,11 +64,11 @@ mod dump;
 mod group;
 mod manager;
 pub mod placement;
-mod plan;
 mod recorder;
 mod reduce;
 mod request;
 mod same_device;
+mod schedule;
 mod shard;
 mod turn;
 mod work;
@@ -92,4 +92,5 @@ pub const POINTS: &[&str] = &[
     "group.done",
     "group.posted",
     "group.claimed",
+    "group.taken",
 ];

@@ -122,7 +122,7 @@ struct Ring {
 #[derive(Default)]
 pub(crate) struct Recorder {
     ring: Mutex<Ring>,
-    /// Whether what ended the team has been written down: nothing after that tells anything new.
+    /// Whether what ended the group has been written down: nothing after that tells anything new.
     closed: AtomicBool,
 }
 
@@ -197,7 +197,7 @@ impl Recorder {
         }
     }
 
-    /// Says, once, that what ended the team has been written down.
+    /// Says, once, that what ended the group has been written down.
     pub(crate) fn close(&self) -> bool {
         !self.closed.swap(true, Ordering::AcqRel)
     }

@@ -153,6 +153,15 @@ impl Op {
             _ => true,
         }
     }
+
+    /// Whether a rank gets a result.
+    pub(crate) fn gives_result(self, rank: usize) -> bool {
+        match self {
+            Op::Barrier => false,
+            Op::Reduce { root, .. } | Op::Gather { root, .. } => rank == root,
+            _ => true,
+        }
+    }
 }
 
 /// An operation with what a rank brings to it. Inputs are handles: to keep a request costs nothing.

@@ -1,5 +1,7 @@
 //! Which part of a tensor a rank holds.
 
+use std::ops::Range;
+
 use comm_core::tensor::Tensor;
 use comm_core::{Error, Result};
 
@@ -67,11 +69,18 @@ pub fn replicate_to_shard(
             format!("sub-split at {cut} of a dimension of size {n}: it lies inside"),
         ));
     }
-    let front = cut + 1;
-    let (start, len) = shard_range(front, world, rank);
-    let (back_start, back_len) = shard_range(n - front, world, rank);
-    let parts = [tensor.narrow(dim, start, len)?, tensor.narrow(dim, front + back_start, back_len)?];
+    let [front, back] = front_and_back(n, cut, world, rank);
+    let parts = [tensor.narrow(dim, front.start, front.len())?, tensor.narrow(dim, back.start, back.len())?];
     Ok(Tensor::concat(&parts, dim)?)
+}
+
+/// What a rank gets of `n` elements that are cut behind index `cut`: its shard of the front, and that of the back.
+pub(crate) fn front_and_back(n: usize, cut: usize, world: usize, rank: usize) -> [Range<usize>; 2] {
+    let front = n.min(cut.saturating_add(1));
+    [(0, front), (front, n - front)].map(|(from, n)| {
+        let (start, len) = shard_range(n, world, rank);
+        from + start..from + start + len
+    })
 }
 
 #[cfg(test)]

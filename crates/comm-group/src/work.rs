@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use comm_core::hub::is_forked;
 use comm_core::wait::OneShot;
 use comm_core::{Deadline, Error, Result};
 use crossbeam_channel::{Sender, unbounded};
@@ -51,7 +52,7 @@ impl<T> Work<T> {
     /// Waits until the operation is over. It has a deadline of its own, so this ends.
     ///
     /// # Errors
-    /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken.
+    /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken; [`Error::Forked`].
     pub fn wait(self) -> Result<T> {
         self.not_taken()?;
         loop {
@@ -66,7 +67,7 @@ impl<T> Work<T> {
     /// operation, is given out once.
     ///
     /// # Errors
-    /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken.
+    /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken; [`Error::Forked`].
     pub fn wait_timeout(&mut self, deadline: impl Into<Deadline>) -> Result<Option<T>> {
         self.not_taken()?;
         let outcome = self.place.wait(deadline);
@@ -75,7 +76,9 @@ impl<T> Work<T> {
     }
 
     fn not_taken(&self) -> Result<()> {
-        if self.taken {
+        if is_forked() {
+            Err(Error::Forked)
+        } else if self.taken {
             Err(Error::invalid(self.op, "the result of this work has been taken"))
         } else {
             Ok(())
@@ -167,6 +170,10 @@ impl Queue {
         op: &'static str,
         run: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<Work<T>> {
+        if is_forked() {
+            // The thread that would do it is the parent's.
+            return Err(Error::Forked);
+        }
         let place = Arc::new(OneShot::default());
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*worker {
@@ -193,8 +200,11 @@ impl Queue {
     /// Waits until what has been started before is over: a blocking operation goes behind it.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if it is not by then.
+    /// [`Error::Timeout`] if it is not by then; what has ended the team, if anything has; [`Error::Forked`].
     pub(crate) fn drain(&self, group: &Arc<Inner>, op: &'static str, deadline: Deadline) -> Result<()> {
+        if is_forked() {
+            return Err(Error::Forked);
+        }
         let started = Instant::now();
         if self.pending.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -203,6 +213,8 @@ impl Queue {
         if self.start(group, op, |_| Ok(()))?.wait_timeout(deadline)?.is_some() {
             return Ok(());
         }
+        // What is before it may still be on its way to hear of that.
+        group.team().check(op)?;
         let before = self.pending.load(Ordering::Relaxed);
         Err(late(group.team(), op, "the operations that were started before", before, started))
     }
@@ -340,6 +352,26 @@ mod tests {
         }
         assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Ok("done"))));
         assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Err(_))));
+    }
+
+    struct Falls;
+
+    impl Wake for Falls {
+        fn wake(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_stops_nobody_else() {
+        let group = alone("work-waker");
+        let (open, gate) = channel::<()>();
+        let mut work = start(&group, move || gate.recv().map_err(|_| Error::bad_peer("a test that is gone")));
+        let waker = Waker::from(Arc::new(Falls));
+        assert!(Pin::new(&mut work).poll(&mut Context::from_waker(&waker)).is_pending());
+        open.send(()).unwrap();
+        work.wait().unwrap();
+        assert_eq!(start(&group, || Ok(1)).wait().unwrap(), 1, "the worker goes on");
     }
 
     #[test]

@@ -1,19 +1,36 @@
-//! Memory that the ranks of a team reach in each other, and signals to say when.
+//! Tensors handed from rank to rank, memory that the ranks of a team reach in each other, and signals to say when.
 //!
 //! [`window`] is symmetric memory: a rank stores into and loads from the parts of its peers, and tells them by signals,
-//! of which the collectives of comm-group are made.
-//!
-//! Not here yet: the keyed exchange of tensors.
+//! of which the collectives of comm-group are made. [`store`] hands over tensors by key: one rank publishes, others fetch.
 
+mod directory;
+#[cfg(not(loom))]
+mod memory;
 pub mod signal;
+#[cfg(not(loom))]
+pub mod store;
 #[cfg(not(loom))]
 pub mod window;
 
 pub use signal::{Cmp, NotifyOp};
 #[cfg(not(loom))]
+pub use store::TensorStore;
+#[cfg(not(loom))]
 pub use window::Window;
 
 /// The fault points of this crate; see [`comm_core::points`].
 #[cfg(not(loom))]
-pub const POINTS: &[&str] =
-    &["window.made", "window.wipe", "window.notify", "window.put", "window.get", "window.read"];
+pub const POINTS: &[&str] = &[
+    "window.made",
+    "window.wipe",
+    "window.notify",
+    "window.put",
+    "window.get",
+    "window.read",
+    "store.publish",
+    "store.published",
+    "store.fetched",
+    "store.finish",
+    "store.wait",
+    "store.reset",
+];

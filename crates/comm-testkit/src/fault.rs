@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::now_ns;
+use crate::clock::now_about_ns;
 use crate::proto::HitList;
 use crate::sync::lock;
 
@@ -208,18 +208,25 @@ type Hits = BTreeMap<(&'static str, Option<usize>), u64>;
 /// The plan of one process at work.
 pub(crate) struct Armed {
     faults: Vec<(Fault, AtomicU64)>,
-    last: Mutex<BTreeMap<Option<usize>, LastPoint>>,
+    /// Of each rank, in a place of its own: points are passed often, and by all ranks of a process at once.
+    last: Vec<Mutex<Option<LastPoint>>>,
     hits: Option<Mutex<Hits>>,
 }
 
 impl Armed {
-    /// Arms the faults that concern this process and installs the hook. There is one hook per process, so this
-    /// is done once.
-    pub fn install(plan: &FaultPlan, process: usize, record: bool, host: Arc<dyn Host>) -> Arc<Armed> {
+    /// Arms the faults that concern this process of a launch of so many ranks, and installs the hook. There is one
+    /// hook per process, so this is done once.
+    pub fn install(
+        plan: &FaultPlan,
+        process: usize,
+        world: usize,
+        record: bool,
+        host: Arc<dyn Host>,
+    ) -> Arc<Armed> {
         let mine = plan.0.iter().filter(|f| f.process.is_none_or(|p| p == process));
         let armed = Arc::new(Armed {
             faults: mine.map(|f| (f.clone(), AtomicU64::new(0))).collect(),
-            last: Mutex::default(),
+            last: (0..world).map(|_| Mutex::default()).collect(),
             hits: record.then(Mutex::default),
         });
         let at_work = Arc::clone(&armed);
@@ -233,7 +240,9 @@ impl Armed {
 
     /// Counts a hit and says what it sets off.
     fn pass(&self, name: &'static str, rank: Option<usize>) -> Vec<&Action> {
-        lock(&self.last).insert(rank, LastPoint { name, at_ns: now_ns() });
+        if let Some(last) = rank.and_then(|rank| self.last.get(rank)) {
+            *lock(last) = Some(LastPoint { name, at_ns: now_about_ns() });
+        }
         if let Some(hits) = &self.hits {
             *lock(hits).entry((name, rank)).or_default() += 1;
         }
@@ -247,8 +256,9 @@ impl Armed {
         due
     }
 
-    pub fn last(&self, rank: Option<usize>) -> Option<LastPoint> {
-        lock(&self.last).get(&rank).copied()
+    /// The point that a rank of this process passed last.
+    pub fn last(&self, rank: usize) -> Option<LastPoint> {
+        self.last.get(rank).and_then(|last| *lock(last))
     }
 
     pub fn hits(&self) -> Option<HitList> {
@@ -291,7 +301,7 @@ mod tests {
                 .filter(|f| f.process.is_none_or(|p| p == process))
                 .map(|f| (f, AtomicU64::new(0)))
                 .collect(),
-            last: Mutex::default(),
+            last: (0..2).map(|_| Mutex::default()).collect(),
             hits: Some(Mutex::default()),
         }
     }
@@ -309,7 +319,7 @@ mod tests {
         assert_eq!(armed.pass("a", Some(1)), [&Action::Kill]);
         assert!(armed.pass("a", Some(1)).is_empty(), "a fault happens once");
         assert_eq!(armed.pass("b", None), [&Action::Panic]);
-        assert_eq!(armed.last(Some(1)).unwrap().name, "a");
+        assert_eq!(armed.last(1).unwrap().name, "a");
         assert_eq!(
             armed.hits().unwrap(),
             [("a".to_string(), Some(0), 2), ("a".to_string(), Some(1), 3), ("b".to_string(), None, 1)]

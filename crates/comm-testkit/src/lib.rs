@@ -8,6 +8,7 @@
 //! | [`fault`] | panics, exits, signals, delays and holds at the library's named points |
 //! | [`sim`] | streams and events with a queue and gates, so that order is shown and not assumed |
 //! | [`oracle`] | serial answers to compare with |
+//! | [`pairwise`] | combinations of factors: all, or few that hold every pair |
 //! | [`values`] | values that name their origin, random bytes, strided shapes |
 //! | [`report`], [`witness`] | what a rank tells about an error, and whether it knew in time or only had no core |
 //! | [`block_on`] | runs one future |
@@ -22,11 +23,14 @@ mod block_on;
 mod child;
 mod clock;
 mod ctx;
+mod eventually;
 pub mod fault;
+mod forked;
 mod launch;
 mod layout;
 pub mod oracle;
 mod outcome;
+pub mod pairwise;
 pub mod probe;
 mod proto;
 pub mod report;
@@ -41,6 +45,8 @@ pub use block_on::block_on;
 pub use child::{Program, child_main};
 pub use clock::now_ns;
 pub use ctx::RankCtx;
+pub use eventually::eventually;
+pub use forked::in_forked_child;
 pub use launch::{Launch, LaunchError, Limit, Running, Signal};
 pub use layout::Layout;
 pub use outcome::{Exit, Note, Outcome, RankReport, RankResult, Skip, done};

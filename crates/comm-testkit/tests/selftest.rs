@@ -54,6 +54,7 @@ fn good() -> Vec<Case> {
             done()
         })
         .worlds(|w| w == 3),
+        Case::ranks("ranks", "world/one-as-well", |_| done()).also_worlds(&[1]),
         Case::ranks("ranks", "skipped", |_| Err(comm_testkit::Skip::because("on purpose"))),
         Case::ranks("ranks", "backend", |ctx: &RankCtx| {
             check_eq!(ctx.backend(), "some");

@@ -1,8 +1,8 @@
 //! The default weights: one small transformer block, the same bytes on every machine, and beside it
 //! everything that is awkward about tensors: many dtypes, odd and empty shapes, every kind of float.
 
+use comm_core::tensor::DType;
 use half::{bf16, f16};
-use safetensors::Dtype;
 
 use super::weights::Spec;
 
@@ -49,21 +49,21 @@ struct Block {
 }
 
 impl Block {
-    fn push(&mut self, name: &str, dtype: Dtype, shape: &[usize], bytes: Vec<u8>) {
+    fn push(&mut self, name: &str, dtype: DType, shape: &[usize], bytes: Vec<u8>) {
         let spec = Spec { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes: bytes.len() as u64 };
         self.tensors.push((spec, bytes));
     }
 
     /// Weights as a trained layer has them: small, both signs.
-    fn weights(&mut self, name: &str, dtype: Dtype, shape: &[usize]) {
+    fn weights(&mut self, name: &str, dtype: DType, shape: &[usize]) {
         let n: usize = shape.iter().product();
         let mut bytes = Vec::new();
         for _ in 0..n {
             let weight = self.stream.weight();
             match dtype {
-                Dtype::F16 => bytes.extend(f16::from_f32(weight).to_le_bytes()),
-                Dtype::BF16 => bytes.extend(bf16::from_f32(weight).to_le_bytes()),
-                Dtype::F64 => bytes.extend((f64::from(weight) / 3.0).to_le_bytes()),
+                DType::F16 => bytes.extend(f16::from_f32(weight).to_le_bytes()),
+                DType::BF16 => bytes.extend(bf16::from_f32(weight).to_le_bytes()),
+                DType::F64 => bytes.extend((f64::from(weight) / 3.0).to_le_bytes()),
                 _ => bytes.extend(weight.to_le_bytes()),
             }
         }
@@ -71,50 +71,50 @@ impl Block {
     }
 
     /// Any bit pattern at all.
-    fn bits(&mut self, name: &str, dtype: Dtype, shape: &[usize]) {
-        let n = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+    fn bits(&mut self, name: &str, dtype: DType, shape: &[usize]) {
+        let n = shape.iter().product::<usize>() * dtype.size();
         let bytes = (0..n).map(|_| self.stream.next() as u8).collect();
         self.push(name, dtype, shape, bytes);
     }
 
     fn layers(&mut self) {
-        self.weights("embeddings.words.weight", Dtype::F32, &[WORDS, WIDTH]);
+        self.weights("embeddings.words.weight", DType::F32, &[WORDS, WIDTH]);
         let positions = (0..POSITIONS as i64).flat_map(i64::to_le_bytes).collect();
-        self.push("embeddings.position_ids", Dtype::I64, &[1, POSITIONS], positions);
+        self.push("embeddings.position_ids", DType::I64, &[1, POSITIONS], positions);
         for part in ["query", "key", "value", "out"] {
-            self.weights(&format!("attention.{part}.weight"), Dtype::F32, &[WIDTH, WIDTH]);
-            self.weights(&format!("attention.{part}.bias"), Dtype::F32, &[WIDTH]);
+            self.weights(&format!("attention.{part}.weight"), DType::F32, &[WIDTH, WIDTH]);
+            self.weights(&format!("attention.{part}.bias"), DType::F32, &[WIDTH]);
         }
-        self.weights("mlp.up.weight", Dtype::F16, &[HIDDEN, WIDTH]);
-        self.weights("mlp.up.bias", Dtype::F16, &[HIDDEN]);
-        self.weights("mlp.down.weight", Dtype::BF16, &[WIDTH, HIDDEN]);
-        self.weights("mlp.down.bias", Dtype::BF16, &[WIDTH]);
-        self.weights("norm.weight", Dtype::F64, &[WIDTH]);
-        self.weights("norm.running", Dtype::F64, &[2, WIDTH]);
+        self.weights("mlp.up.weight", DType::F16, &[HIDDEN, WIDTH]);
+        self.weights("mlp.up.bias", DType::F16, &[HIDDEN]);
+        self.weights("mlp.down.weight", DType::BF16, &[WIDTH, HIDDEN]);
+        self.weights("mlp.down.bias", DType::BF16, &[WIDTH]);
+        self.weights("norm.weight", DType::F64, &[WIDTH]);
+        self.weights("norm.running", DType::F64, &[2, WIDTH]);
         let mask = (0..POSITIONS).map(|i| u8::from(i % 3 == 0)).collect();
-        self.push("attention.mask", Dtype::U8, &[POSITIONS], mask);
+        self.push("attention.mask", DType::U8, &[POSITIONS], mask);
     }
 
     fn oddities(&mut self) {
-        self.bits("odd.i32", Dtype::I32, &[3, 1, 5]);
-        self.bits("odd.i64", Dtype::I64, &[3]);
-        self.bits("odd.u8", Dtype::U8, &[7, 5]);
-        self.bits("odd.f32", Dtype::F32, &[7, 5]);
-        self.bits("odd.f64", Dtype::F64, &[1, 1]);
-        self.bits("odd.f16", Dtype::F16, &[5, 7]);
-        self.bits("odd.bf16", Dtype::BF16, &[2]);
-        self.push("empty.f32", Dtype::F32, &[0, WIDTH], Vec::new());
-        self.push("empty.i64", Dtype::I64, &[3, 0], Vec::new());
-        self.push("scalar.f32", Dtype::F32, &[], 0.125f32.to_le_bytes().to_vec());
-        self.push("scalar.i32", Dtype::I32, &[], i32::MIN.to_le_bytes().to_vec());
+        self.bits("odd.i32", DType::I32, &[3, 1, 5]);
+        self.bits("odd.i64", DType::I64, &[3]);
+        self.bits("odd.u8", DType::U8, &[7, 5]);
+        self.bits("odd.f32", DType::F32, &[7, 5]);
+        self.bits("odd.f64", DType::F64, &[1, 1]);
+        self.bits("odd.f16", DType::F16, &[5, 7]);
+        self.bits("odd.bf16", DType::BF16, &[2]);
+        self.push("empty.f32", DType::F32, &[0, WIDTH], Vec::new());
+        self.push("empty.i64", DType::I64, &[3, 0], Vec::new());
+        self.push("scalar.f32", DType::F32, &[], 0.125f32.to_le_bytes().to_vec());
+        self.push("scalar.i32", DType::I32, &[], i32::MIN.to_le_bytes().to_vec());
         let limits: Vec<u8> = [i32::MIN, i32::MAX, -1, 0, 1].into_iter().flat_map(i32::to_le_bytes).collect();
-        self.push("limits.i32", Dtype::I32, &[5], limits);
+        self.push("limits.i32", DType::I32, &[5], limits);
         let floats =
             specials(0x7f80_0000, 0x0040_0000, 32).into_iter().flat_map(|b| (b as u32).to_le_bytes());
-        self.push("special.f32", Dtype::F32, &[7, 2], floats.collect());
+        self.push("special.f32", DType::F32, &[7, 2], floats.collect());
         let doubles =
             specials(0x7ff0_0000_0000_0000, 0x0008_0000_0000_0000, 64).into_iter().flat_map(u64::to_le_bytes);
-        self.push("special.f64", Dtype::F64, &[2, 7], doubles.collect());
+        self.push("special.f64", DType::F64, &[2, 7], doubles.collect());
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
         let all = tensors();
         for (spec, bytes) in &all {
             let n: usize = spec.shape.iter().product();
-            assert_eq!(bytes.len(), n * spec.dtype.bitsize() / 8, "{spec}");
+            assert_eq!(bytes.len(), n * spec.dtype.size(), "{spec}");
         }
         let floats = |name: &str| -> Vec<f32> {
             let (_, bytes) = all.iter().find(|(spec, _)| spec.name == name).unwrap();
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!((special[5], special[6]), (f32::MIN_POSITIVE, f32::MAX));
         assert!(floats("attention.query.weight").iter().all(|x| x.abs() <= 0.1));
         let has = |f: &dyn Fn(&Spec) -> bool| all.iter().any(|(spec, _)| f(spec));
-        for dtype in [Dtype::F32, Dtype::F64, Dtype::F16, Dtype::BF16, Dtype::I32, Dtype::I64, Dtype::U8] {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8] {
             assert!(has(&|s| s.dtype == dtype), "{dtype}");
         }
         assert!(has(&|s| s.bytes == 0) && has(&|s| s.shape.is_empty()) && has(&|s| s.shape == [1, 1]));

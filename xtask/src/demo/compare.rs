@@ -1,22 +1,16 @@
-//! Comparing a result with the weights, bit for bit.
+//! Comparing what a rank holds with the weights, bit for bit.
 
 use std::fmt;
+use std::ops::Range;
 
-use safetensors::Dtype;
+use comm_core::tensor::{DType, Tensor, TensorError};
+use comm_group::placement::Extent;
 use serde::{Deserialize, Serialize};
 
-use super::weights::Spec;
-
-/// The first place in which a result is not what it should be.
+/// Something that is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Where the tensor stands in the file; the first one counts.
-    pub index: usize,
-    /// The tensor, in words.
-    pub tensor: String,
-    /// The conversion, in words.
-    pub conversion: String,
-    /// Where in the tensor.
+    /// Where in the tensor, or of what.
     pub place: String,
     /// What came out.
     pub seen: String,
@@ -24,13 +18,9 @@ pub struct Difference {
     pub expected: String,
 }
 
-impl Difference {
-    /// The difference in words, as `rank` saw it.
-    pub fn on_rank(&self, rank: usize) -> impl fmt::Display {
-        let Difference { tensor, conversion, place, seen, expected, .. } = self;
-        format!(
-            "tensor {tensor}, conversion {conversion}, rank {rank}, {place}, seen {seen}, expected {expected}"
-        )
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, seen {}, expected {}", self.place, self.seen, self.expected)
     }
 }
 
@@ -43,55 +33,85 @@ pub enum Equal {
     BitsOrNan,
 }
 
-/// Where a result differs first from the weights: (place, seen, expected).
+/// Where a rank's part differs first from that of the whole. The extent says which part it is; nothing of it is sub-split.
+/// Places are those in the whole.
+///
+/// # Errors
+/// What the library said.
 pub fn first_difference(
-    spec: &Spec,
-    shape: &[usize],
-    seen: &[u8],
-    expected: &[u8],
+    held: &Tensor,
+    whole: &Tensor,
+    extent: &Extent,
     equal: Equal,
-) -> Option<(String, String, String)> {
-    if shape != spec.shape {
-        return Some(("shape".to_owned(), format!("{shape:?}"), format!("{:?}", spec.shape)));
+) -> Result<Option<Difference>, TensorError> {
+    let run = |dim| extent.ranges(dim).and_then(<[Range<usize>]>::first).cloned().unwrap_or(0..0);
+    let runs: Vec<Range<usize>> = (0..whole.shape().len()).map(run).collect();
+    let mut part = whole.clone();
+    for (dim, run) in runs.iter().enumerate() {
+        part = part.narrow(dim, run.start, run.len())?;
     }
-    if seen.len() != expected.len() {
-        let bytes = |n: usize| format!("{n} bytes");
-        return Some(("length".to_owned(), bytes(seen.len()), bytes(expected.len())));
+    let kind = |tensor: &Tensor| format!("{} {:?}", tensor.dtype(), tensor.shape());
+    let (seen, expected) = (kind(held), kind(&part));
+    if seen != expected {
+        return Ok(Some(Difference { place: "dtype and shape".to_owned(), seen, expected }));
     }
-    if seen == expected {
-        return None;
+    // Without a copy: this is how it should be.
+    if held.bytes_equal(&part)? {
+        return Ok(None);
     }
-    let size = (spec.dtype.bitsize() / 8).max(1);
-    let pairs = seen.chunks(size).zip(expected.chunks(size));
-    pairs.enumerate().find_map(|(element, (seen, expected))| {
-        if seen == expected || (equal == Equal::BitsOrNan && same_or_nan(spec.dtype, seen, expected)) {
-            return None;
-        }
-        let byte = element * size;
-        let place = format!("element {element} (byte {byte})");
-        Some((place, value(spec.dtype, seen), value(spec.dtype, expected)))
-    })
+    let dtype = whole.dtype();
+    let (seen, expected) = (bytes(held)?, bytes(&part)?);
+    let mut pairs = seen.chunks(dtype.size()).zip(expected.chunks(dtype.size())).enumerate();
+    let first = pairs.find(|(_, (seen, expected))| {
+        seen != expected && !(equal == Equal::BitsOrNan && same_or_nan(dtype, seen, expected))
+    });
+    Ok(first.map(|(at, (seen, expected))| {
+        let element = index_in_whole(at, whole.shape(), &runs);
+        let place = format!("element {element} (byte {})", element * dtype.size());
+        Difference { place, seen: value(dtype, seen), expected: value(dtype, expected) }
+    }))
+}
+
+fn bytes(tensor: &Tensor) -> Result<Vec<u8>, TensorError> {
+    let mut bytes = vec![0; tensor.nbytes()];
+    tensor.copy_bytes_to(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Which element of the whole element `at` of a part is, in row-major order of both.
+fn index_in_whole(mut at: usize, shape: &[usize], runs: &[Range<usize>]) -> usize {
+    let (mut index, mut stride) = (0, 1);
+    for (size, run) in shape.iter().zip(runs).rev() {
+        index += (run.start + at % run.len().max(1)) * stride;
+        at /= run.len().max(1);
+        stride *= size;
+    }
+    index
 }
 
 /// Whether two elements are the same, any NaN being the same as any other; so are the parts of complex numbers.
-fn same_or_nan(dtype: Dtype, seen: &[u8], expected: &[u8]) -> bool {
-    let (part, size) = if dtype == Dtype::C64 { (Dtype::F32, 4) } else { (dtype, seen.len().max(1)) };
-    let mut parts = seen.chunks(size).zip(expected.chunks(size));
+fn same_or_nan(dtype: DType, seen: &[u8], expected: &[u8]) -> bool {
+    let part = match dtype {
+        DType::Complex64 => DType::F32,
+        DType::Complex128 => DType::F64,
+        real => real,
+    };
+    let mut parts = seen.chunks(part.size()).zip(expected.chunks(part.size()));
     parts.all(|(seen, expected)| seen == expected || (is_nan(part, seen) && is_nan(part, expected)))
 }
 
 /// Whether the bits of a real number say that it is none: more than those of an infinity, but for the sign.
-fn is_nan(dtype: Dtype, bytes: &[u8]) -> bool {
+fn is_nan(dtype: DType, bytes: &[u8]) -> bool {
     let mut wide = [0; 8];
     wide.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     let infinity = match dtype {
-        Dtype::F32 => 0x7f80_0000,
-        Dtype::F64 => 0x7ff0_0000_0000_0000,
-        Dtype::F16 => 0x7c00,
-        Dtype::BF16 => 0x7f80,
-        Dtype::F8_E5M2 => 0x7c,
+        DType::F32 => 0x7f80_0000,
+        DType::F64 => 0x7ff0_0000_0000_0000,
+        DType::F16 => 0x7c00,
+        DType::BF16 => 0x7f80,
+        DType::F8E5M2 => 0x7c,
         // It has no infinity: its largest number.
-        Dtype::F8_E4M3 => 0x7e,
+        DType::F8E4M3 => 0x7e,
         _ => return false,
     };
     let sign = 1 << (8 * bytes.len().clamp(1, 8) - 1);
@@ -99,16 +119,16 @@ fn is_nan(dtype: Dtype, bytes: &[u8]) -> bool {
 }
 
 /// An element as its bits and, where that says more, as a number.
-fn value(dtype: Dtype, bytes: &[u8]) -> String {
+fn value(dtype: DType, bytes: &[u8]) -> String {
     let mut text = String::from("0x");
     for byte in bytes.iter().rev() {
         text.push_str(&format!("{byte:02x}"));
     }
     match (dtype, bytes.try_into(), bytes.try_into()) {
-        (Dtype::F32, Ok(four), _) => text.push_str(&format!(" ({:?})", f32::from_le_bytes(four))),
-        (Dtype::I32, Ok(four), _) => text.push_str(&format!(" ({})", i32::from_le_bytes(four))),
-        (Dtype::F64, _, Ok(eight)) => text.push_str(&format!(" ({:?})", f64::from_le_bytes(eight))),
-        (Dtype::I64, _, Ok(eight)) => text.push_str(&format!(" ({})", i64::from_le_bytes(eight))),
+        (DType::F32, Ok(four), _) => text.push_str(&format!(" ({:?})", f32::from_le_bytes(four))),
+        (DType::I32, Ok(four), _) => text.push_str(&format!(" ({})", i32::from_le_bytes(four))),
+        (DType::F64, _, Ok(eight)) => text.push_str(&format!(" ({:?})", f64::from_le_bytes(eight))),
+        (DType::I64, _, Ok(eight)) => text.push_str(&format!(" ({})", i64::from_le_bytes(eight))),
         _ => {}
     }
     text
@@ -116,32 +136,62 @@ fn value(dtype: Dtype, bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use comm_group::DeviceMesh;
+    use comm_group::placement::Placement::{self, Replicate, Shard};
+    use comm_group::placement::extent;
+
+    use super::super::weights::Spec;
     use super::*;
 
-    fn spec(dtype: Dtype, shape: &[usize]) -> Spec {
-        let n: usize = shape.iter().product();
-        Spec { name: "w".into(), dtype, shape: shape.to_vec(), bytes: (n * dtype.bitsize() / 8) as u64 }
+    fn tensor(dtype: DType, shape: &[usize], bytes: &[u8]) -> Tensor {
+        let spec = Spec { name: "w".into(), dtype, shape: shape.to_vec(), bytes: bytes.len() as u64 };
+        spec.tensor(bytes).unwrap()
     }
 
-    fn f32s(values: &[f32]) -> Vec<u8> {
-        values.iter().flat_map(|v| v.to_le_bytes()).collect()
+    /// What is different where a rank should hold the whole.
+    fn compare(held: &Tensor, whole: &Tensor, equal: Equal) -> Option<Difference> {
+        let mesh = DeviceMesh::new(&[1], vec![0]).unwrap();
+        let extent = extent(whole.shape(), &mesh, &[Replicate], &[0]).unwrap();
+        first_difference(held, whole, &extent, equal).unwrap()
     }
 
     #[test]
     fn the_first_difference_is_named() {
-        let spec = spec(Dtype::F32, &[3]);
-        let (expected, seen) = (f32s(&[1.0, 2.0, 3.0]), f32s(&[1.0, 2.5, 9.0]));
-        let difference = first_difference(&spec, &[3], &seen, &expected, Equal::Bits);
-        let (place, seen, expected) = difference.unwrap();
-        assert_eq!(place, "element 1 (byte 4)");
-        assert_eq!((seen.as_str(), expected.as_str()), ("0x40200000 (2.5)", "0x40000000 (2.0)"));
+        let whole = Tensor::from_slice(&[3], &[1.0f32, 2.0, 3.0]).unwrap();
+        let held = Tensor::from_slice(&[3], &[1.0f32, 2.5, 9.0]).unwrap();
+        assert_eq!(compare(&whole, &whole, Equal::Bits), None);
+        assert_eq!(
+            compare(&held, &whole, Equal::Bits).unwrap().to_string(),
+            "element 1 (byte 4), seen 0x40200000 (2.5), expected 0x40000000 (2.0)"
+        );
+    }
+
+    #[test]
+    fn shards_are_compared_in_their_place() {
+        // Rank [1, 0] of 2x2 has the last row and the first two columns: elements 6 and 7.
+        let whole = Tensor::from_slice(&[3, 3], &[0u16, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+        let mesh = DeviceMesh::new(&[2, 2], (0..4).collect()).unwrap();
+        let compare = |placements: &[Placement], held: &Tensor| {
+            let extent = extent(&[3, 3], &mesh, placements, &[1, 0]).unwrap();
+            first_difference(held, &whole, &extent, Equal::Bits).unwrap().map(|d| d.to_string())
+        };
+        let shard = [Shard(0), Shard(1)];
+        assert_eq!(compare(&shard, &Tensor::from_slice(&[1, 2], &[6u16, 7]).unwrap()), None);
+        let wrong = Tensor::from_slice(&[1, 2], &[6u16, 9]).unwrap();
+        assert_eq!(compare(&shard, &wrong).unwrap(), "element 7 (byte 14), seen 0x0009, expected 0x0007");
+        // The last column, from behind.
+        let column = Tensor::from_slice(&[3, 1], &[8u16, 5, 2]).unwrap().flip(0).unwrap();
+        assert_eq!(compare(&[Shard(1), Replicate], &column), None);
+        let column = whole.narrow(1, 1, 1).unwrap();
+        let wrong = compare(&[Shard(1), Replicate], &column).unwrap();
+        assert_eq!(wrong, "element 2 (byte 4), seen 0x0001, expected 0x0002");
     }
 
     #[test]
     fn signs_of_zero_differ_and_nans_only_without_arithmetic() {
-        let spec = spec(Dtype::F32, &[1]);
         let compare = |a: u32, b: u32, equal| {
-            first_difference(&spec, &[1], &a.to_le_bytes(), &b.to_le_bytes(), equal).is_none()
+            let [a, b] = [a, b].map(|bits| tensor(DType::F32, &[1], &bits.to_le_bytes()));
+            compare(&a, &b, equal).is_none()
         };
         for equal in [Equal::Bits, Equal::BitsOrNan] {
             assert!(!compare(0, 0x8000_0000, equal));
@@ -151,62 +201,45 @@ mod tests {
         assert!(!compare(0x7fc0_0000, 0xffc0_1234, Equal::Bits));
         assert!(compare(0x7f80_0001, 0xffc0_1234, Equal::BitsOrNan));
         // What looks like a NaN in an integer tensor is a number.
-        let int = super::tests::spec(Dtype::I32, &[1]);
-        let (a, b) = (0x7fc0_0000u32.to_le_bytes(), 0x7fc0_0001u32.to_le_bytes());
-        assert!(first_difference(&int, &[1], &a, &b, Equal::BitsOrNan).is_some());
+        let [a, b] = [0x7fc0_0000, 0x7fc0_0001].map(|x: i32| Tensor::from_slice(&[1], &[x]).unwrap());
+        assert!(super::tests::compare(&a, &b, Equal::BitsOrNan).is_some());
     }
 
     #[test]
     fn nans_of_all_floats() {
         for (dtype, number, nans) in [
-            (Dtype::F16, 0x7c00u64, [0x7c01u64, 0xfe00]),
-            (Dtype::BF16, 0xff80, [0x7f81, 0xffc0]),
-            (Dtype::F8_E5M2, 0x7c, [0x7d, 0xfe]),
-            (Dtype::F8_E4M3, 0xfe, [0x7f, 0xff]),
-            (Dtype::F64, 0x7ff0_0000_0000_0000, [0x7ff0_0000_0000_0001, 0xfff8_0000_0000_0000]),
-            (Dtype::C64, 0x3f80_0000_7f80_0000, [0x7fc0_0000_7f80_0000, 0xffc0_0001_7f80_0000]),
+            (DType::F16, 0x7c00u64, [0x7c01u64, 0xfe00]),
+            (DType::BF16, 0xff80, [0x7f81, 0xffc0]),
+            (DType::F8E5M2, 0x7c, [0x7d, 0xfe]),
+            (DType::F8E4M3, 0xfe, [0x7f, 0xff]),
+            (DType::F64, 0x7ff0_0000_0000_0000, [0x7ff0_0000_0000_0001, 0xfff8_0000_0000_0000]),
+            (DType::Complex64, 0x3f80_0000_7f80_0000, [0x7fc0_0000_7f80_0000, 0xffc0_0001_7f80_0000]),
         ] {
             let same = |a: u64, b: u64| {
-                let size = dtype.bitsize() / 8;
-                let (a, b) = (a.to_le_bytes(), b.to_le_bytes());
-                first_difference(&spec(dtype, &[1]), &[1], &a[..size], &b[..size], Equal::BitsOrNan).is_none()
+                let [a, b] = [a, b].map(|bits| tensor(dtype, &[1], &bits.to_le_bytes()[..dtype.size()]));
+                compare(&a, &b, Equal::BitsOrNan).is_none()
             };
             assert!(same(nans[0], nans[1]) && !same(number, nans[0]) && !same(nans[1], number), "{dtype}");
         }
         // One part of a complex number may be a NaN, and the other must still be the same.
-        let (a, b) = (0x7fc0_0000_3f80_0000u64.to_le_bytes(), 0x7fc0_0000_3f80_0001u64.to_le_bytes());
-        assert!(first_difference(&spec(Dtype::C64, &[1]), &[1], &a, &b, Equal::BitsOrNan).is_some());
+        let [a, b] = [0x7fc0_0000_3f80_0000u64, 0x7fc0_0000_3f80_0001]
+            .map(|bits| tensor(DType::Complex64, &[1], &bits.to_le_bytes()));
+        assert!(compare(&a, &b, Equal::BitsOrNan).is_some());
     }
 
     #[test]
-    fn shapes_and_lengths_count() {
-        let spec = spec(Dtype::U8, &[2, 3]);
-        assert_eq!(first_difference(&spec, &[2, 3], &[7; 6], &[7; 6], Equal::Bits), None);
-        let (place, seen, _) = first_difference(&spec, &[3, 2], &[7; 6], &[7; 6], Equal::Bits).unwrap();
-        assert_eq!((place.as_str(), seen.as_str()), ("shape", "[3, 2]"));
-        let (place, seen, _) = first_difference(&spec, &[2, 3], &[7; 5], &[7; 6], Equal::Bits).unwrap();
-        assert_eq!((place.as_str(), seen.as_str()), ("length", "5 bytes"));
-        let (place, seen, expected) =
-            first_difference(&spec, &[2, 3], &[7, 7, 7, 7, 7, 8], &[7; 6], Equal::Bits).unwrap();
-        assert_eq!(
-            (place.as_str(), seen.as_str(), expected.as_str()),
-            ("element 5 (byte 5)", "0x08", "0x07")
-        );
-    }
-
-    #[test]
-    fn in_words() {
-        let difference = Difference {
-            index: 0,
-            tensor: "\"w\" (f32 [1])".into(),
-            conversion: "R -> P -> R".into(),
-            place: "element 0 (byte 0)".into(),
-            seen: "0x0".into(),
-            expected: "0x1".into(),
-        };
-        assert_eq!(
-            difference.on_rank(2).to_string(),
-            "tensor \"w\" (f32 [1]), conversion R -> P -> R, rank 2, element 0 (byte 0), seen 0x0, expected 0x1"
-        );
+    fn dtypes_and_shapes() {
+        let whole = tensor(DType::U8, &[2, 3], &[7; 6]);
+        let reshaped = compare(&whole.reshape(&[3, 2]).unwrap(), &whole, Equal::Bits).unwrap();
+        assert_eq!(reshaped.to_string(), "dtype and shape, seen u8 [3, 2], expected u8 [2, 3]");
+        let signed = compare(&tensor(DType::I8, &[2, 3], &[7; 6]), &whole, Equal::Bits).unwrap();
+        assert_eq!(signed.seen, "i8 [2, 3]");
+        let last = compare(&tensor(DType::U8, &[2, 3], &[7, 7, 7, 7, 7, 8]), &whole, Equal::Bits).unwrap();
+        assert_eq!(last.to_string(), "element 5 (byte 5), seen 0x08, expected 0x07");
+        // Nothing at all, and one element of no dimension.
+        for (shape, bytes) in [(&[0, 3][..], &[][..]), (&[], &[1])] {
+            let whole = tensor(DType::U8, shape, bytes);
+            assert_eq!(compare(&whole, &whole, Equal::Bits), None);
+        }
     }
 }

@@ -1,31 +1,35 @@
-//! `cargo xtask demo`: a model's weights through the library's conversions, compared bit for bit.
+//! `cargo xtask demo`: a model's weights, distributed over meshes, placed one way after the other, collected, and compared bit
+//! for bit.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | `weights` | reads and checks a safetensors file |
 //! | `block` | makes the default weights |
-//! | `exchange` | what the demo asks of the library |
-//! | `group` | gets it from a thread group |
-//! | `convert` | what one rank does |
+//! | `course` | says which meshes there are, and which steps a tensor takes on each |
+//! | `walk` | what one rank does |
 //! | `compare` | finds the first difference |
+//! | `report` | what a rank has to say |
 //! | `launch` | starts the ranks and collects what they say |
 //! | `table` | sums up for people and programs |
 
 mod block;
 mod compare;
-mod convert;
-mod exchange;
-mod group;
+mod course;
 mod launch;
+mod report;
 mod table;
+#[cfg(test)]
+mod tests;
+mod walk;
 mod weights;
 
 use std::path::PathBuf;
 
 use crate::cli::{DemoArgs, Layout};
 use crate::download::{MINILM, fetch};
-use crate::fail::{Fail, one_line};
+use crate::fail::Fail;
 use crate::report::{check_writable, write_rows};
+use table::Verdicts;
 use weights::{Choice, Weights};
 
 pub use launch::RANK;
@@ -40,27 +44,32 @@ pub fn run(args: &DemoArgs) -> Result<(), Fail> {
         return Err(Fail::usage(format!("--layout mixed needs 3 ranks or more, --ranks is {ranks}")));
     }
     check_writable(&args.json)?;
+    let ranks = usize::try_from(args.ranks).map_err(|e| Fail::usage(format!("--ranks: {e}")))?;
+    let courses = course::courses(ranks).map_err(|e| Fail::usage(format!("--ranks: {e}")))?;
+    if let Some(spoil) = &args.spoil
+        && !courses.iter().flat_map(|course| &course.steps).any(|step| step.to_string() == *spoil)
+    {
+        return Err(Fail::usage(format!("--spoil {spoil}: there is no such conversion")));
+    }
     let (choice, label) = choose(args)?;
     let weights = Weights::open(&choice).map_err(|why| Fail::usage(format!("--weights {why}")))?;
-    let reports = launch::launch(args, &choice, &weights)?;
+    let reports = launch::launch(args, choice, &weights, &courses)?;
 
-    let difference = table::first_difference(&reports);
-    let rows = table::rows(args, &label, weights.specs(), &reports, difference.is_none());
+    let difference = report::first(&reports, |report| report.difference.as_ref());
+    let unplanned = report::first(&reports, |report| report.unplanned.as_ref());
+    let verdicts = Verdicts { bit_identical: difference.is_none(), as_planned: unplanned.is_none() };
+    let rows = table::rows(args, &label, weights.specs(), &courses, &reports, verdicts);
     write_rows(&args.json, &rows)?;
     let people = args.json.people();
     people.line(&table::render(&rows));
-    for line in table::remarks(weights.specs()) {
+    for line in table::remarks(weights.specs(), ranks) {
         people.line(&line);
     }
-    match difference {
-        None => {
-            people.line("bit-identical: yes");
-            Ok(())
-        }
-        Some(difference) => {
-            people.line(&format!("bit-identical: no: first difference: {}", one_line(&difference)));
-            Err(Fail::Check(None))
-        }
+    people.line(&table::verdict("costs as planned", unplanned));
+    people.line(&table::verdict("bit-identical", difference));
+    match verdicts {
+        Verdicts { bit_identical: true, as_planned: true } => Ok(()),
+        _ => Err(Fail::Check(None)),
     }
 }
 
@@ -75,6 +84,3 @@ fn choose(args: &DemoArgs) -> Result<(Choice, String), Fail> {
         std::path::absolute(path).map_err(|e| Fail::usage(format!("--weights {}: {e}", path.display())))?;
     Ok((Choice::File(full), path.display().to_string()))
 }
-
-#[cfg(test)]
-mod local;

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use comm_core::tensor::{DType, Tensor, TensorBuf, TensorError};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
@@ -27,16 +28,32 @@ pub struct Spec {
     /// Its name in the file.
     pub name: String,
     /// Its element type.
-    pub dtype: Dtype,
+    pub dtype: DType,
     /// Its shape, in elements.
     pub shape: Vec<usize>,
     /// Length of its data, in bytes.
     pub bytes: u64,
 }
 
+impl Spec {
+    /// The tensor that has these little-endian, row-major bytes.
+    ///
+    /// # Errors
+    /// There are more or fewer than the shape has, or no memory.
+    pub fn tensor(&self, bytes: &[u8]) -> Result<Tensor, TensorError> {
+        let mut tensor = TensorBuf::zeros(&self.shape, self.dtype)?;
+        let (seen, expected) = (bytes.len(), tensor.nbytes());
+        if seen != expected {
+            return Err(TensorError::Length { op: "Spec::tensor", unit: "bytes", seen, expected });
+        }
+        tensor.bytes_mut()?.copy_from_slice(bytes);
+        Ok(tensor.freeze())
+    }
+}
+
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} ({} {:?})", self.name, dtype_name(self.dtype), self.shape)
+        write!(f, "{:?} ({} {:?})", self.name, self.dtype, self.shape)
     }
 }
 
@@ -69,12 +86,15 @@ impl Weights {
     /// One line that names the file and says what is wrong with it.
     pub fn open(choice: &Choice) -> Result<Weights, String> {
         match choice {
-            Choice::Block => {
-                let (specs, bytes) = block::tensors().into_iter().unzip();
-                Ok(Weights { specs, data: Data::Memory(bytes) })
-            }
+            Choice::Block => Ok(Weights::in_memory(block::tensors())),
             Choice::File(path) => open_file(path).map_err(|why| format!("{}: {why}", path.display())),
         }
+    }
+
+    /// Tensors with their bytes.
+    pub fn in_memory(tensors: Vec<(Spec, Vec<u8>)>) -> Weights {
+        let (specs, bytes) = tensors.into_iter().unzip();
+        Weights { specs, data: Data::Memory(bytes) }
     }
 
     /// All tensors.
@@ -126,9 +146,9 @@ fn open_file(path: &Path) -> Result<Weights, String> {
     let mut starts = Vec::new();
     for name in metadata.offset_keys() {
         let Some(info) = metadata.info(&name) else { continue };
-        if !supported(info.dtype) {
+        let Some(dtype) = dtype(info.dtype) else {
             return Err(format!("tensor {name:?} has the dtype {}, which is not supported", info.dtype));
-        }
+        };
         if info.shape.len() > MAX_DIMS {
             return Err(format!(
                 "tensor {name:?} has {} dimensions, at most {MAX_DIMS} are supported",
@@ -137,7 +157,7 @@ fn open_file(path: &Path) -> Result<Weights, String> {
         }
         let (start, end) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
         starts.push(PREFIX + header + start);
-        specs.push(Spec { name, dtype: info.dtype, shape: info.shape.clone(), bytes: end - start });
+        specs.push(Spec { name, dtype, shape: info.shape.clone(), bytes: end - start });
     }
     if specs.is_empty() {
         return Err("it holds no tensors".to_owned());
@@ -186,7 +206,7 @@ impl Weights {
     /// A bool is 0 or 1; a tensor with anything else in it cannot be made.
     fn check_bools(&self) -> Result<(), String> {
         for (i, spec) in self.specs.iter().enumerate() {
-            if spec.dtype == Dtype::BOOL
+            if spec.dtype == DType::Bool
                 && let Some(at) = self.read(i)?.iter().position(|&byte| byte > 1)
             {
                 return Err(format!("tensor {spec} has a byte at {at} that is neither 0 nor 1"));
@@ -196,23 +216,27 @@ impl Weights {
     }
 }
 
-/// Whether the workspace has this dtype.
-fn supported(dtype: Dtype) -> bool {
-    use Dtype::{BF16, BOOL, C64, F8_E4M3, F8_E5M2, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
-    matches!(
-        dtype,
-        BOOL | U8 | I8 | U16 | I16 | U32 | I32 | U64 | I64 | F16 | BF16 | F32 | F64 | F8_E4M3 | F8_E5M2 | C64
-    )
-}
-
-/// The workspace's name of a supported dtype.
-pub fn dtype_name(dtype: Dtype) -> String {
-    match dtype {
-        Dtype::F8_E4M3 => "f8e4m3".to_owned(),
-        Dtype::F8_E5M2 => "f8e5m2".to_owned(),
-        Dtype::C64 => "complex64".to_owned(),
-        other => other.to_string().to_lowercase(),
-    }
+/// The workspace's dtype of one in a file, if it has it.
+fn dtype(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::BOOL => DType::Bool,
+        Dtype::U8 => DType::U8,
+        Dtype::I8 => DType::I8,
+        Dtype::U16 => DType::U16,
+        Dtype::I16 => DType::I16,
+        Dtype::U32 => DType::U32,
+        Dtype::I32 => DType::I32,
+        Dtype::U64 => DType::U64,
+        Dtype::I64 => DType::I64,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::F32 => DType::F32,
+        Dtype::F64 => DType::F64,
+        Dtype::F8_E4M3 => DType::F8E4M3,
+        Dtype::F8_E5M2 => DType::F8E5M2,
+        Dtype::C64 => DType::Complex64,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ use std::fmt;
 
 pub use current::with_current;
 pub use event::{Event, EventDriver};
-pub use stream::{HostFn, Stream, StreamDriver, StreamId};
+pub use stream::{DeviceMemory, HostFn, Stream, StreamDriver, StreamId};
 
 /// Where memory lives and which streams can work on it.
 ///
@@ -69,6 +69,42 @@ impl fmt::Display for Device {
             Device::Cpu => f.write_str("cpu"),
             Device::Sim(ordinal) => write!(f, "sim:{ordinal}"),
         }
+    }
+}
+
+/// A kind of device, without an ordinal.
+///
+/// ```
+/// use comm_core::device::{Device, DeviceKind};
+///
+/// assert_eq!(DeviceKind::from(Device::Sim(3)), DeviceKind::Sim);
+/// assert_eq!(DeviceKind::default().to_string(), "cpu");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// Host memory.
+    #[default]
+    Cpu,
+    /// Simulated devices.
+    Sim,
+}
+
+impl From<Device> for DeviceKind {
+    fn from(device: Device) -> DeviceKind {
+        match device {
+            Device::Cpu => DeviceKind::Cpu,
+            Device::Sim(_) => DeviceKind::Sim,
+        }
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Sim => "sim",
+        })
     }
 }
 

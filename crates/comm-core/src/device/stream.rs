@@ -2,12 +2,13 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Device, Event, cpu};
 use crate::Deadline;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A function that a stream runs on the host, in order with its other work.
 pub type HostFn = Box<dyn FnOnce() + Send>;
@@ -54,6 +55,47 @@ pub trait StreamDriver: Any + Send + Sync + fmt::Debug {
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout) at the deadline; the device's own failure.
     fn synchronize(&self, deadline: Deadline) -> Result<()>;
+
+    /// Memory of the device, initialised to anything.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory); [`Error::Unsupported`](crate::Error::Unsupported) where the driver
+    /// makes none.
+    fn alloc(&self, _bytes: usize) -> Result<DeviceMemory> {
+        Err(unsupported(self.device(), "memory of its own"))
+    }
+
+    /// Queues a copy between memory of the host and of the device, either way, or within the device.
+    ///
+    /// # Safety
+    /// Until the stream has passed what is queued here, `bytes` bytes from `from` on stay readable and initialised, as many from
+    /// `to` on writable, and nobody else writes the first nor touches the second. They do not overlap.
+    ///
+    /// # Errors
+    /// The device failed; [`Error::Unsupported`](crate::Error::Unsupported) where the driver does not copy. Nothing is
+    /// queued then.
+    unsafe fn copy(&self, _from: NonNull<u8>, _to: NonNull<u8>, _bytes: usize) -> Result<()> {
+        Err(unsupported(self.device(), "copies to or from the host"))
+    }
+}
+
+/// Memory that a driver has given out.
+pub struct DeviceMemory {
+    /// The first byte. The memory is the holder's alone, on that device, until `free` has run.
+    pub start: NonNull<u8>,
+    /// Gives it back.
+    pub free: HostFn,
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceMemory").field("start", &self.start).finish_non_exhaustive()
+    }
+}
+
+fn unsupported(device: Device, what: &str) -> Error {
+    let why = format!("this build has no driver that can do it on {device}");
+    Error::Unsupported { backend: "device", op: what.to_owned(), why }
 }
 
 /// Tells streams apart within a process; never used again after a stream is gone.
@@ -185,6 +227,20 @@ impl Stream {
     /// [`Error::Timeout`](crate::Error::Timeout) at the deadline; the device's own failure.
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
         self.driver.synchronize(deadline.into())
+    }
+
+    /// Memory of the device; see [`StreamDriver::alloc`].
+    pub(crate) fn alloc(&self, bytes: usize) -> Result<DeviceMemory> {
+        self.driver.alloc(bytes)
+    }
+
+    /// Queues a copy.
+    ///
+    /// # Safety
+    /// That of [`StreamDriver::copy`].
+    pub(crate) unsafe fn copy(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.copy(from, to, bytes) }
     }
 
     /// The driver, if it is of type `D`: how a library that launches its own work finds the native stream.

@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,6 +17,10 @@ struct HeldState {
     queue: VecDeque<HostFn>,
     queued: u64,
     done: u64,
+    /// Pieces of memory that are out.
+    memory: usize,
+    /// Whether it has failed, as a device does: nothing more can be asked of it.
+    broken: bool,
 }
 
 impl fmt::Debug for HeldState {
@@ -37,6 +42,16 @@ impl Held {
         f();
         self.0.lock().unwrap().done += 1;
         true
+    }
+
+    /// How many pieces of its memory have not been given back.
+    pub(crate) fn memory(&self) -> usize {
+        self.0.lock().unwrap().memory
+    }
+
+    /// Fails, once what is queued has been copied.
+    pub(crate) fn break_down(&self) {
+        self.0.lock().unwrap().broken = true;
     }
 
     /// A stream with one piece of unfinished work in it.
@@ -80,8 +95,11 @@ impl StreamDriver for Held {
     }
 
     fn record(&self) -> Result<Event> {
-        let queued = self.0.lock().unwrap().queued;
-        Ok(Event::new(HeldEvent(self.clone(), queued)))
+        let state = self.0.lock().unwrap();
+        if state.broken {
+            return Err(Error::bad_peer("the device failed"));
+        }
+        Ok(Event::new(HeldEvent(self.clone(), state.queued)))
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
@@ -103,6 +121,25 @@ impl StreamDriver for Held {
 
     fn synchronize(&self, deadline: Deadline) -> Result<()> {
         self.record()?.synchronize(deadline)
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<DeviceMemory> {
+        self.0.lock().unwrap().memory += 1;
+        let mut owner = vec![0xaa_u8; bytes];
+        let (start, held) = (NonNull::new(owner.as_mut_ptr()).unwrap(), self.clone());
+        let free = move || {
+            drop(owner);
+            held.0.lock().unwrap().memory -= 1;
+        };
+        Ok(DeviceMemory { start, free: Box::new(free) })
+    }
+
+    unsafe fn copy(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> Result<()> {
+        let (from, to) = (from.as_ptr() as usize, to.as_ptr() as usize);
+        self.then(Box::new(move || {
+            // SAFETY: both ranges are valid and nobody else's until this has run, as whoever asked for it promised.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        }))
     }
 }
 

@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::identity::Nonce;
-use super::reactor::guarded;
 use super::robust::{self, Watched};
 use crate::error::{Error, Result};
 use crate::shm::{Access, Segment};
 use crate::sync::lock;
-use crate::wait::{clock, futex};
+use crate::wait::{clock, futex, guarded};
 
 /// The watcher looks up this often even when nothing wakes it: to beat, and because the kernel wakes one sleeper of a dead process's word,
 /// who wakes the others; should just that one be stopped, the others notice at their next slice.

@@ -131,12 +131,29 @@ pub(super) fn file_size() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
 
+/// Whether this process may make a file of so many bytes: to write beyond `RLIMIT_FSIZE` is a signal and no error.
+///
+/// # Errors
+/// [`ShmError::OutOfMemory`] that names the limit.
+///
+/// ```
+/// comm_core::shm::check_file_size(4096)?;
+/// # Ok::<(), comm_core::Error>(())
+/// ```
+pub fn check_file_size(bytes: u64) -> Result<(), ShmError> {
+    match file_size().filter(|&limit| bytes > limit) {
+        Some(limit) => Err(over_file_size(bytes, limit)),
+        None => Ok(()),
+    }
+}
+
 /// The error of `RLIMIT_FSIZE`.
 pub(super) fn over_file_size(asked: u64, limit: u64) -> ShmError {
     ShmError::OutOfMemory {
         asked,
         limit,
-        what: "RLIMIT_FSIZE, which a shared segment counts for; raise it with ulimit -f".to_string(),
+        what: "RLIMIT_FSIZE, which shared segments count for as well as files; raise it with ulimit -f"
+            .to_string(),
     }
 }
 

@@ -114,30 +114,6 @@ impl<'t> OpGuard<'t> {
         self.team
     }
 
-    /// Whether all ranks can still come to this operation. To be asked before anything is written that a peer may take for
-    /// a part of it: an operation that somebody has left before fails on all ranks, but of those a slower one may yet be in
-    /// the operation before, and may be a rank that tries again and again in no time.
-    ///
-    /// # Errors
-    /// What ended the team; [`Error::PeerLeft`] with the lowest rank that has left before this operation.
-    ///
-    /// ```
-    /// use comm_core::{Deadline, team::Team};
-    ///
-    /// let team = Team::join("all-present-example", 0, 1, Deadline::default())?;
-    /// let op = team.begin("something of all", Deadline::default())?;
-    /// let present = op.all_present();
-    /// op.settle(present, false)?;
-    /// # Ok::<(), comm_core::Error>(())
-    /// ```
-    pub fn all_present(&self) -> Result<()> {
-        self.team.alive()?;
-        match ended(self.team, self.seq, 0..self.team.size()) {
-            Some(error) => Err(self.placed_at(error, &"all ranks")),
-            None => Ok(()),
-        }
-    }
-
     /// Sets this rank's own cell to `round` and waits until the cells of all ranks have reached it.
     pub(super) fn meet<'c>(
         &mut self,
@@ -145,7 +121,7 @@ impl<'t> OpGuard<'t> {
         cell_of: impl Fn(usize) -> &'c Cell,
         round: u64,
     ) -> Result<()> {
-        self.all_present()?;
+        self.may_come_about()?;
         cell_of(self.team.rank).set(round, &*self.team.shared);
         self.all_reach(&what, 0..self.team.size(), cell_of, round as i64, |seen| seen >= round)
     }
@@ -185,6 +161,26 @@ impl<'t> OpGuard<'t> {
             }
         });
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Whether all ranks may still come to this operation: none has left before it. Who is about to leave something behind that
+    /// only a rank which comes would put away asks first.
+    ///
+    /// # Errors
+    /// [`Error::PeerLeft`], with which [`all_reach`](OpGuard::all_reach) would end; or what ended the team meanwhile.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    ///
+    /// let team = Team::join("may-come-about-example", 0, 1, Deadline::default())?;
+    /// let op = team.begin("something of all", Deadline::default())?;
+    /// let outcome = op.may_come_about();
+    /// op.settle(outcome, false)?;
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    pub fn may_come_about(&self) -> Result<()> {
+        self.team.alive()?;
+        left_before(self.team, self.seq, 0..self.team.size()).map_or(Ok(()), |error| Err(self.placed(error)))
     }
 
     /// A segment of the process of another rank. A peer pushes a segment before it speaks of anything in it, but over a
@@ -311,10 +307,12 @@ impl TeamShared {
 }
 
 /// What keeps one of these ranks from coming to operation `seq`.
-fn ended(team: &Member, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Option<Error> {
-    if let Some(error) = team.shared.ended(Default::default) {
-        return Some(error);
-    }
+fn ended(team: &Member, seq: u64, awaited: impl Iterator<Item = usize>) -> Option<Error> {
+    team.shared.ended(Default::default).or_else(|| left_before(team, seq, awaited))
+}
+
+/// That one of these ranks has left before operation `seq`.
+fn left_before(team: &Member, seq: u64, mut awaited: impl Iterator<Item = usize>) -> Option<Error> {
     let control = team.shared.control();
     if control.head().is_some_and(|head| head.leavers.load(Ordering::Acquire) == 0) {
         return None;

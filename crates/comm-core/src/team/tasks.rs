@@ -13,9 +13,9 @@ use super::control::BUCKETS;
 use super::shared::TeamShared;
 use super::watch::Watch;
 use crate::error::{Error, Result};
-use crate::hub::reactor::{Timer, guarded};
+use crate::hub::reactor::Timer;
 use crate::sync::lock;
-use crate::wait::{Cell, Deadline, clock};
+use crate::wait::{Cell, Deadline, clock, guarded};
 
 /// The tasks of this process that wait in one team, by bucket.
 #[derive(Debug, Default)]

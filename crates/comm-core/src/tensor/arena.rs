@@ -1,5 +1,7 @@
 //! Tensors in shared segments: own ones in blocks of an arena, and those of other processes.
 
+use std::any::Any;
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -29,12 +31,19 @@ unsafe impl SharedBytes for Block {
 }
 
 /// A range of a segment that another process made.
-#[derive(Debug)]
 struct Import {
     /// Keeps the range mapped.
-    _segment: Arc<Segment>,
+    segment: Arc<Segment>,
     start: NonNull<u8>,
     len: usize,
+    /// What its owner goes by to know that it is read no more.
+    _hold: Box<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for Import {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Import({} bytes of segment {})", self.len, self.segment.id())
+    }
 }
 
 // SAFETY: it is a range of a mapping that does not move, is kept alive by the segment, and is only ever read, by the
@@ -136,6 +145,21 @@ impl Tensor {
     /// [`Error::InvalidArgument`] if the layout does not lie inside the segment, or the segment is an arena of this
     /// process, whose blocks may be behind references.
     pub fn import(segment: &Arc<Segment>, offset: u64, dtype: DType, layout: Layout) -> Result<Tensor> {
+        Tensor::import_held(segment, offset, dtype, layout, ())
+    }
+
+    /// As [`import`](Tensor::import), with something that is dropped when the last tensor over the memory is gone: what
+    /// tells its owner that it may be used for something else.
+    ///
+    /// # Errors
+    /// Those of [`import`](Tensor::import).
+    pub fn import_held(
+        segment: &Arc<Segment>,
+        offset: u64,
+        dtype: DType,
+        layout: Layout,
+        hold: impl Any + Send + Sync,
+    ) -> Result<Tensor> {
         const OP: &str = "Tensor::import";
         let elements = if layout.numel() == 0 { 0 } else { layout.span().end };
         let len = elements
@@ -143,7 +167,7 @@ impl Tensor {
             .ok_or_else(|| TensorError::Overflow { op: OP, shape: layout.shape().into() })?;
         segment.exposed(OP)?;
         let start = segment.range(offset, len as u64)?;
-        let import = Import { _segment: segment.clone(), start, len };
+        let import = Import { segment: segment.clone(), start, len, _hold: Box::new(hold) };
         Ok(Tensor::from_import(OP, Box::new(import), dtype, layout)?)
     }
 }

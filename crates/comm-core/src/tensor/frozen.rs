@@ -86,6 +86,12 @@ impl Tensor {
         View { storage: &self.storage, layout: &self.layout, dtype: self.dtype }
     }
 
+    /// The address so many bytes into the storage, inside of which it lies.
+    pub(super) fn start_of_storage(&self, bytes: usize) -> std::ptr::NonNull<u8> {
+        // SAFETY: whoever asks has taken the number from this tensor's layout, which lies inside the storage.
+        unsafe { self.storage.as_ptr().add(bytes) }
+    }
+
     /// Size of each dimension.
     pub fn shape(&self) -> &[usize] {
         self.layout.shape()

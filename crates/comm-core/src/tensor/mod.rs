@@ -53,6 +53,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod transfer;
 mod view;
 mod view_mut;
 mod views;

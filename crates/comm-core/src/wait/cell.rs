@@ -74,9 +74,17 @@ impl Cell {
     /// # Errors
     /// What the cell holds instead, with everything that was written before that was set.
     pub fn replace(&self, expected: u64, value: u64, bell: &impl Bell) -> Result<(), u64> {
-        self.value.compare_exchange(expected, value, Ordering::AcqRel, Ordering::Acquire)?;
+        self.replace_quietly(expected, value)?;
         self.announce(bell);
         Ok(())
+    }
+
+    /// As [`replace`](Cell::replace), and wakes nobody: for a change that nobody waits for.
+    ///
+    /// # Errors
+    /// Those of [`replace`](Cell::replace).
+    pub fn replace_quietly(&self, expected: u64, value: u64) -> Result<(), u64> {
+        self.value.compare_exchange(expected, value, Ordering::AcqRel, Ordering::Acquire).map(drop)
     }
 
     /// The tag that [`Bell::ring`] is given.

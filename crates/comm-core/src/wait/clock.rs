@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::shm::fork;
+
 /// How often the liveness thread looks up at least.
 pub(crate) const BEAT: Duration = Duration::from_millis(80);
 
@@ -40,7 +42,8 @@ pub(crate) fn beat() {
 /// How long this process has been stopped in all, as far as there is a liveness thread to tell.
 pub(crate) fn stopped() -> Duration {
     let allowed = (BEAT + SILENCE).as_nanos() as u64;
-    let silent = |last: u64| last != 0 && now().saturating_sub(last) > allowed;
+    // In a forked child nobody looks up any more: all time would be silence, and no deadline would ever pass.
+    let silent = |last: u64| last != 0 && now().saturating_sub(last) > allowed && !fork::is_forked();
     if silent(LAST.load(Ordering::Acquire)) {
         let _one = CREDIT.lock().unwrap_or_else(PoisonError::into_inner);
         let last = LAST.load(Ordering::Acquire);

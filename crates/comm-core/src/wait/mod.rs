@@ -19,6 +19,8 @@ pub(crate) mod clock;
 mod deadline;
 #[cfg(not(loom))]
 pub(crate) mod futex;
+#[cfg(not(loom))]
+mod guarded;
 #[cfg(loom)]
 pub mod model;
 #[cfg(not(loom))]
@@ -39,6 +41,8 @@ pub use deadline::Deadline;
 pub(crate) use blocking::Unmet;
 pub(crate) use blocking::{Waiter, until};
 pub use cell::{Bell, Cell, SLOTS};
+#[cfg(not(loom))]
+pub(crate) use guarded::guarded;
 #[cfg(not(loom))]
 pub use oneshot::OneShot;
 pub use park::ParkWord;

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use super::{Deadline, Patience};
+use super::{Deadline, Patience, guarded};
 use crate::sync::lock;
 
 /// A place for one value, in memory of this process: set once, taken once, waited for by a thread or a task.
@@ -48,7 +48,7 @@ impl<T> OneShot<T> {
         self.changed.notify_all();
         // The user's code: outside of the lock.
         if let Some(waker) = waker {
-            waker.wake();
+            guarded(|| waker.wake());
         }
         before
     }

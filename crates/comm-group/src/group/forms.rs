@@ -39,6 +39,7 @@ macro_rules! forms {
         }
 
         #[doc = concat!("Starts [`", stringify!($op), "`](ThreadGroup::", stringify!($op), ").")]
+        /// A process that may end before it is over, as nobody waits for the work, [closes](ThreadGroup::close) the group.
         ///
         /// # Errors
         /// Those of starting a thread; the others are the work's.

@@ -89,7 +89,7 @@ impl ThreadGroup {
 
     forms! {
         /// Puts the shards of all ranks together as [`all_gather`](ThreadGroup::all_gather) does; the root gets the whole, the
-        /// others get none.
+        /// others get none. Their buffers of `gather_into` stay as they are, whatever they are.
         ///
         /// # Errors
         /// Those of [every operation](ThreadGroup#errors-of-operations), where the ranks agree about root,

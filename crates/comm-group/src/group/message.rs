@@ -39,7 +39,7 @@ impl ThreadGroup {
     /// # Errors
     /// [`Error::InvalidArgument`] for this rank itself or one that is not there; [`Error::Mismatch`], on both, if the
     /// receiver has a buffer of another shape or dtype; [`Error::Timeout`], which withdraws the message (unless the receiver
-    /// has begun to take it and is stopped: then it may still arrive); [`Error::BadPeer`] if the receiver has failed to take
+    /// has begun to take it: then it is waited for up to 2 s longer, and if it is stopped the message may still arrive); [`Error::BadPeer`] if the receiver has failed to take
     /// it; what ended the team, [`Error::PeerLeft`].
     #[doc(alias = "Send")]
     pub fn send(&self, tensor: &Tensor, to: usize, deadline: impl Into<Deadline>) -> Result<()> {
@@ -60,7 +60,8 @@ impl ThreadGroup {
     /// Receives the next message of a rank.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if there is none; [`Error::InvalidArgument`] for this rank itself or one that is not there;
+    /// [`Error::Timeout`] if there is none (one that has begun to arrive may take up to 2 s longer, if its sender is slow to
+    /// pass on its memory); [`Error::InvalidArgument`] for this rank itself or one that is not there;
     /// [`Error::BadPeer`] if what the sender says cannot be; no memory; what ended the team, [`Error::PeerLeft`].
     #[doc(alias = "Recv")]
     pub fn recv(&self, from: usize, deadline: impl Into<Deadline>) -> Result<Tensor> {
@@ -108,7 +109,9 @@ impl ThreadGroup {
     /// Sends a tensor to one rank and receives one of another, or the same, at the same time.
     ///
     /// # Errors
-    /// Those of [`recv`](ThreadGroup::recv), else those of [`send`](ThreadGroup::send), and of starting a thread.
+    /// Those of [`recv`](ThreadGroup::recv), else those of [`send`](ThreadGroup::send), and of starting a thread. Wrong
+    /// arguments are found before anything moves. If one half fails later, what the other has done stands: the message that
+    /// was sent has arrived, or the one that was received is gone with the error of sending.
     #[doc(alias = "sendrecv")]
     pub fn exchange(
         &self,
@@ -118,6 +121,8 @@ impl ThreadGroup {
         deadline: impl Into<Deadline>,
     ) -> Result<Tensor> {
         let deadline = deadline.into();
+        // Of both halves before either: half of an exchange is worse than none.
+        self.inner.backend.check_message("exchange", Some((to, tensor)), Some(from))?;
         self.after_started("exchange", deadline)?;
         thread::scope(|s| {
             let spawned = Builder::new().spawn_scoped(s, || self.inner.backend.send(tensor, to, deadline));

@@ -29,7 +29,9 @@ use forms::forms;
 /// never changed, and outputs are new tensors that alias nothing, but for
 /// [`replicate_to_shard`](ThreadGroup::replicate_to_shard), which gives a view where it can.
 ///
-/// Dropping the group leaves it, as [`Team`] does: operations so far end normally everywhere.
+/// Dropping the group leaves it, as [`Team`] does: operations so far end normally everywhere. What was [started](Work) and is not
+/// over goes on in a thread of the group, for which nobody waits, and the group is left when that has done with it. A process that
+/// ends before is lost to the others: [`close`](ThreadGroup::close) waits.
 ///
 /// # Errors of operations
 /// On every rank, and the team goes on: [`Error::Mismatch`] if the ranks disagree about the operation or what belongs to it;
@@ -155,6 +157,26 @@ impl ThreadGroup {
     /// [`Error::Aborted`](comm_core::Error::Aborted).
     pub fn abort_handle(&self) -> AbortHandle {
         self.inner.team.abort_handle()
+    }
+
+    /// Leaves the group when what was [started](Work) in it is over. Then this process may end, and is lost to nobody. Whether the
+    /// operations have succeeded is for each [`Work`] to say.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if it is not over by then. The group is dropped all the same, and left when it is over.
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    /// use comm_group::ThreadGroup;
+    ///
+    /// let group = ThreadGroup::new(Team::join("closing", 0, 1, Deadline::default())?, Deadline::default())?;
+    /// drop(group.barrier_start(Deadline::default())?); // Nobody waits for it.
+    /// group.close(Deadline::default())?;
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    #[doc(alias = "ncclCommFinalize")]
+    pub fn close(self, deadline: impl Into<Deadline>) -> Result<()> {
+        self.after_started("close", deadline.into())
     }
 
     /// The group of those who are left: after a peer was lost or has left, the survivors call this and go on. Ranks are dense

@@ -78,7 +78,7 @@ impl ThreadGroup {
 
     forms! {
         /// Combines the tensors of all ranks as [`all_reduce`](ThreadGroup::all_reduce) does; the root gets the result, the others
-        /// get none.
+        /// get none. Their buffers of `reduce_into` stay as they are, whatever they are.
         ///
         /// # Errors
         /// Those of [every operation](ThreadGroup#errors-of-operations), where the ranks agree about root,

@@ -1,4 +1,4 @@
-//! One key in a process: a slot for each of its ranks, and who may fill it.
+//! One key in a process: a seat for each of its ranks, and who may fill it.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -16,21 +16,24 @@ const SLICE: Duration = Duration::from_millis(200);
 
 /// A group as one rank of this process has it.
 #[derive(Default)]
-pub(super) enum Slot {
+pub(super) enum Seat {
     #[default]
     Empty,
     /// A thread is making it.
-    Making,
+    Making {
+        /// Whether the rank has panicked meanwhile.
+        is_lost: bool,
+    },
     Made(Arc<ThreadGroup>),
 }
 
-impl Slot {
+impl Seat {
     /// Whether there is no group that goes on, and nobody makes one.
     fn is_free(&self) -> bool {
         match self {
-            Slot::Empty => true,
-            Slot::Making => false,
-            Slot::Made(group) => group.is_over(),
+            Seat::Empty => true,
+            Seat::Making { .. } => false,
+            Seat::Made(group) => group.is_over(),
         }
     }
 }
@@ -41,84 +44,98 @@ pub(super) struct Entry {
     name: String,
     pub(super) ids: Vec<usize>,
     /// By rank. Locked for a look at most: nobody joins, drops a group or calls anybody's code meanwhile.
-    pub(super) slots: Mutex<Vec<Slot>>,
+    pub(super) seats: Mutex<Vec<Seat>>,
     changed: Condvar,
 }
 
 pub(super) enum Found {
     Group(Arc<ThreadGroup>),
     /// It is the caller's to make.
-    Nothing(Claim),
+    Nothing(Maker),
 }
 
 impl Entry {
     pub(super) fn new(name: String, key: &ThreadGroupKey) -> Entry {
-        let slots = key.ids().iter().map(|_| Slot::default()).collect();
-        Entry { name, ids: key.ids().to_vec(), slots: Mutex::new(slots), changed: Condvar::new() }
+        let seats = key.ids().iter().map(|_| Seat::default()).collect();
+        Entry { name, ids: key.ids().to_vec(), seats: Mutex::new(seats), changed: Condvar::new() }
     }
 
     /// The group of a rank, or the right to make it. Waits while somebody else is making it.
     pub(super) fn find(self: &Arc<Entry>, rank: usize, deadline: Deadline) -> Result<Found> {
         let started = Instant::now();
-        let mut slots = lock(&self.slots);
+        let mut seats = lock(&self.seats);
         loop {
-            match &slots[rank] {
-                Slot::Made(group) if !group.is_over() => return Ok(Found::Group(group.clone())),
-                Slot::Empty | Slot::Made(_) => {
-                    let claim = self.claim(&mut slots, rank);
-                    drop(slots);
-                    return Ok(Found::Nothing(claim));
+            match &seats[rank] {
+                Seat::Made(group) if !group.is_over() => return Ok(Found::Group(group.clone())),
+                Seat::Empty | Seat::Made(_) => {
+                    let maker = self.occupy(&mut seats, rank);
+                    drop(seats);
+                    return Ok(Found::Nothing(maker));
                 }
-                Slot::Making => {}
+                Seat::Making { .. } => {}
             }
             let left = deadline.remaining();
             if left.is_zero() {
                 return Err(self.timed_out(rank, started));
             }
-            let waited = self.changed.wait_timeout(slots, left.min(SLICE));
-            slots = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.changed.wait_timeout(seats, left.min(SLICE));
+            seats = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn claim(self: &Arc<Entry>, slots: &mut [Slot], rank: usize) -> Claim {
-        let before = std::mem::replace(&mut slots[rank], Slot::Making);
-        let old = if let Slot::Made(group) = before { Some(group) } else { None };
-        Claim { entry: self.clone(), rank, old, made: None }
+    fn occupy(self: &Arc<Entry>, seats: &mut [Seat], rank: usize) -> Maker {
+        let before = std::mem::replace(&mut seats[rank], Seat::Making { is_lost: false });
+        let old = if let Seat::Made(group) = before { Some(group) } else { None };
+        Maker { entry: self.clone(), rank, old, made: None }
     }
 
     /// Makes the group for an id of this process that has not asked for it, in a thread of its own.
-    pub(super) fn bring_in(self: &Arc<Entry>, id: usize, deadline: Deadline) {
+    ///
+    /// Whether the id is still here is asked when its seat is marked: one that is lost is taken from those that are here, and then
+    /// looked for in the seats.
+    pub(super) fn bring_in(self: &Arc<Entry>, id: usize, is_here: impl FnOnce() -> bool, deadline: Deadline) {
         let Some(rank) = self.ids.iter().position(|&other| other == id) else { return };
-        let mut slots = lock(&self.slots);
-        if !slots[rank].is_free() {
+        let mut seats = lock(&self.seats);
+        if !seats[rank].is_free() {
             return;
         }
-        let claim = self.claim(&mut slots, rank);
-        drop(slots);
+        let maker = self.occupy(&mut seats, rank);
+        drop(seats);
+        if !is_here() {
+            return;
+        }
         // If it fails, the id finds out when it calls. If there is no thread for it, it has to call.
         let helper = thread::Builder::new().name("comm-groups".into());
-        let _ = helper.spawn(move || drop(claim.make(deadline)));
+        let _ = helper.spawn(move || drop(maker.make(deadline)));
     }
 
     pub(super) fn is_being_made(&self) -> bool {
-        lock(&self.slots).iter().any(|slot| matches!(slot, Slot::Making))
+        lock(&self.seats).iter().any(|seat| matches!(seat, Seat::Making { .. }))
     }
 
     pub(super) fn take(&self, rank: usize) -> Option<Arc<ThreadGroup>> {
-        let mut slots = lock(&self.slots);
-        if !matches!(slots[rank], Slot::Made(_)) {
+        let mut seats = lock(&self.seats);
+        if !matches!(seats[rank], Seat::Made(_)) {
             return None;
         }
-        match std::mem::take(&mut slots[rank]) {
-            Slot::Made(group) => Some(group),
-            Slot::Empty | Slot::Making => None,
+        match std::mem::take(&mut seats[rank]) {
+            Seat::Made(group) => Some(group),
+            Seat::Empty | Seat::Making { .. } => None,
         }
     }
 
-    pub(super) fn peek(&self, rank: usize) -> Option<Arc<ThreadGroup>> {
-        match &lock(&self.slots)[rank] {
-            Slot::Made(group) => Some(group.clone()),
-            Slot::Empty | Slot::Making => None,
+    /// Tells the peers of a rank that it is lost: at once, or when the group is made that is being made for it.
+    pub(super) fn lose(&self, rank: usize) {
+        let made = match &mut lock(&self.seats)[rank] {
+            Seat::Made(group) => Some(group.clone()),
+            Seat::Making { is_lost } => {
+                *is_lost = true;
+                None
+            }
+            Seat::Empty => None,
+        };
+        if let Some(group) = made {
+            group.team().fail();
         }
     }
 
@@ -135,8 +152,9 @@ impl Entry {
     }
 }
 
-/// The right to make the group of one rank. Given up without a group, by an error or a panic, it leaves the slot empty.
-pub(super) struct Claim {
+/// The right to make the group of one rank. Given up without a group, by an error or a panic, it leaves the seat empty; unused, as
+/// it was.
+pub(super) struct Maker {
     entry: Arc<Entry>,
     rank: usize,
     /// What was there before, and is over.
@@ -144,7 +162,7 @@ pub(super) struct Claim {
     made: Option<Arc<ThreadGroup>>,
 }
 
-impl Claim {
+impl Maker {
     pub(super) fn make(mut self, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
         if let Some(old) = self.old.take() {
             // Somebody may hold it still, and the next one has the same name.
@@ -157,10 +175,14 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for Maker {
     fn drop(&mut self) {
-        let slot = self.made.take().map_or(Slot::Empty, Slot::Made);
-        lock(&self.entry.slots)[self.rank] = slot;
+        let made = self.made.take();
+        let seat = made.clone().or(self.old.take()).map_or(Seat::Empty, Seat::Made);
+        let before = std::mem::replace(&mut lock(&self.entry.seats)[self.rank], seat);
+        if let (Seat::Making { is_lost: true }, Some(group)) = (before, made) {
+            group.team().fail();
+        }
         self.entry.changed.notify_all();
     }
 }

@@ -3,43 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use comm_core::device::Device;
+use comm_core::device::DeviceKind;
 use comm_core::{Error, Result};
 
 use super::OP;
-
-/// A kind of device, as it stands in a [`ThreadGroupKey`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-#[non_exhaustive]
-pub enum DeviceKind {
-    /// Host memory.
-    #[default]
-    Cpu,
-    /// Simulated devices.
-    Sim,
-    /// A device that this build has no name for.
-    Other,
-}
-
-impl From<Device> for DeviceKind {
-    fn from(device: Device) -> DeviceKind {
-        match device {
-            Device::Cpu => DeviceKind::Cpu,
-            Device::Sim(_) => DeviceKind::Sim,
-            _ => DeviceKind::Other,
-        }
-    }
-}
-
-impl fmt::Display for DeviceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Sim => "sim",
-            DeviceKind::Other => "other",
-        })
-    }
-}
 
 /// What a group is known by: a kind of device and a list of ids, whole and in order. The rank of an id is its place in the
 /// list, so `[0, 1]` and `[1, 0]` are two groups, of the same members with other ranks.

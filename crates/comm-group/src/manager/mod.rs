@@ -16,8 +16,9 @@ use std::thread;
 use comm_core::{Deadline, Result};
 
 use crate::group::ThreadGroup;
+pub use comm_core::device::DeviceKind;
 use entry::{Entry, Found};
-pub use key::{DeviceKind, ThreadGroupKey};
+pub use key::ThreadGroupKey;
 
 const OP: &str = "ThreadGroupManager::group";
 
@@ -112,9 +113,9 @@ impl ThreadGroupManager {
         let entry = self.enter(key, my_id, deadline);
         match entry.find(rank, deadline)? {
             Found::Group(group) => Ok(group),
-            Found::Nothing(claim) => {
+            Found::Nothing(maker) => {
                 self.bring_in(&entry, deadline);
-                claim.make(deadline)
+                maker.make(deadline)
             }
         }
     }
@@ -132,7 +133,7 @@ impl ThreadGroupManager {
         };
         drop(known);
         for other in others.iter().filter(|other| other.is_being_made()) {
-            other.bring_in(my_id, deadline);
+            other.bring_in(my_id, || self.is_here(my_id), deadline);
         }
         entry
     }
@@ -141,7 +142,11 @@ impl ThreadGroupManager {
     /// they come: it is marked before.
     fn bring_in(&self, entry: &Arc<Entry>, deadline: Deadline) {
         let here: Vec<usize> = lock(&self.known).here.iter().copied().collect();
-        here.into_iter().for_each(|id| entry.bring_in(id, deadline));
+        here.into_iter().for_each(|id| entry.bring_in(id, || self.is_here(id), deadline));
+    }
+
+    fn is_here(&self, id: usize) -> bool {
+        lock(&self.known).here.contains(&id)
     }
 
     /// Drops what this manager holds of a group for one of its ids, so that the next call makes it anew. For groups that a
@@ -162,7 +167,8 @@ impl ThreadGroupManager {
     }
 
     /// Sees to it that the peers of an id hear of a panic of this thread: dropped while it unwinds, every group that the
-    /// manager holds for this id fails as it would if the rank itself had dropped it.
+    /// manager holds for this id fails as it would if the rank itself had dropped it, and so does, when it is made, one that the
+    /// manager is making for it.
     ///
     /// ```
     /// let manager = comm_group::ThreadGroupManager::new();
@@ -196,6 +202,7 @@ impl Drop for ThreadGroupManager {
 
 /// Tells peers of a panic; see [`ThreadGroupManager::watch`].
 #[derive(Debug)]
+#[must_use = "it watches until it is dropped"]
 pub struct Watch<'a> {
     manager: &'a ThreadGroupManager,
     id: usize,
@@ -211,9 +218,8 @@ impl Drop for Watch<'_> {
         let entries: Vec<_> = known.groups.values().cloned().collect();
         drop(known);
         for entry in entries {
-            let rank = entry.ids.iter().position(|&id| id == self.id);
-            if let Some(group) = rank.and_then(|rank| entry.peek(rank)) {
-                group.team().fail();
+            if let Some(rank) = entry.ids.iter().position(|&id| id == self.id) {
+                entry.lose(rank);
             }
         }
     }

@@ -8,7 +8,7 @@ use comm_core::Error;
 use comm_core::device::Device;
 use comm_core::tensor::Tensor;
 
-use super::entry::Slot;
+use super::entry::Seat;
 use super::{DeviceKind, ThreadGroupKey, ThreadGroupManager, lock};
 use crate::{ReduceOp, ThreadGroup};
 
@@ -164,7 +164,7 @@ fn a_group_that_could_not_be_made_is_tried_again() {
     assert!(matches!(&error, Error::Timeout { missing, .. } if missing[0].rank == 1), "{error}");
     assert!(error.at().is_some_and(|at| at.team == "groups/retry|cpu:2[5,6]"), "{error}");
     assert!(
-        lock(&lock(&manager.known).groups[&[5, 6].into()].slots).iter().all(|s| matches!(s, Slot::Empty))
+        lock(&lock(&manager.known).groups[&[5, 6].into()].seats).iter().all(|s| matches!(s, Seat::Empty))
     );
     ids(&[5, 6], |id| assert_eq!(sum(&manager.group([5, 6], id, AMPLE).unwrap(), 1), 2));
 }
@@ -257,6 +257,38 @@ fn a_panic_reaches_the_peers_of_all_groups() {
     for (error, lost) in errors.iter().zip([1, 0]) {
         assert!(matches!(error, Error::PeerLost { rank, .. } if *rank == lost), "{error}");
     }
+}
+
+/// The manager brings in an id that it has heard of, and that one panics before the group is there.
+#[test]
+fn a_panic_reaches_the_peers_of_a_group_that_is_being_made() {
+    let manager = ThreadGroupManager::with_prefix("watch-making");
+    manager.group([1], 1, AMPLE).unwrap();
+    std::thread::scope(|scope| {
+        let (manager, key) = (&manager, [0, 1, 2]);
+        let use_it = move |id| {
+            scope.spawn(move || manager.group(key, id, AMPLE).and_then(|group| group.barrier(AMPLE)))
+        };
+        let first = use_it(0);
+        let is_making = || {
+            let known = lock(&manager.known);
+            let entry = known.groups.get(&key.into());
+            entry.is_some_and(|entry| matches!(lock(&entry.seats)[1], Seat::Making { .. }))
+        };
+        while !is_making() {
+            std::thread::yield_now();
+        }
+        let victim = scope.spawn(|| {
+            let _watch = manager.watch(1);
+            std::panic::resume_unwind(Box::new("as a test wants it"));
+        });
+        assert!(victim.join().is_err());
+        // Only now can the group be made.
+        for rank in [use_it(2), first] {
+            let error = rank.join().unwrap().unwrap_err();
+            assert!(matches!(error, Error::PeerLost { rank: 1, .. }), "{error}");
+        }
+    });
 }
 
 #[test]

@@ -61,8 +61,8 @@ impl MeshRank<'_> {
             self.can_contribute(placement, ranks, dtype)?;
         }
         let tour = Tour::new(self, placements, found?);
-        let lines = self.lines(|mesh_dim| tour.is_in(mesh_dim), deadline)?;
-        let local = lines.run(OP, |lines| {
+        let is_needed = |mesh_dim| tour.is_in(mesh_dim);
+        let local = self.join_lines(OP, is_needed, deadline, |lines| {
             let (mut held, mut shape) = (tensor.cloned(), shape.clone());
             for &mesh_dim in &tour.order {
                 let placement = &placements[mesh_dim];
@@ -83,7 +83,7 @@ impl MeshRank<'_> {
     fn can_contribute(&self, placement: &Placement, ranks: usize, dtype: DType) -> Result<()> {
         let Some(op) = placement.reduction() else { return Ok(()) };
         op.check(dtype)?;
-        if ranks == 1 || can_begin(op, dtype) {
+        if placement.is_only_a_name(ranks) || can_begin(op, dtype) {
             return Ok(());
         }
         let why = format!("{op} of {dtype} has no element that changes nothing");
@@ -113,9 +113,13 @@ impl MeshRank<'_> {
             .and_then(|()| self.check(part))
             .and_then(|()| placements.iter().try_for_each(can_reduce))
             .and_then(|()| on_cpu(OP, local));
-        let is_whole =
-            |(placement, &ranks): (&Placement, &usize)| ranks == 1 || *placement == Placement::Replicate;
-        if !placements.iter().zip(self.mesh.shape()).all(is_whole) {
+        let is_whole = |(placement, &ranks): (&Placement, &usize)| {
+            placement.is_only_a_name(ranks) || *placement == Placement::Replicate
+        };
+        // Placements that are too few are wrong, and not known to need nobody.
+        let is_whole_here =
+            placements.len() == self.mesh.ndim() && placements.iter().zip(self.mesh.shape()).all(is_whole);
+        if !is_whole_here {
             let fields = vec![
                 ("root", root.to_string()),
                 ("shape", format!("{:?}", part.shape())),
@@ -129,8 +133,7 @@ impl MeshRank<'_> {
         let tour = Tour::new(self, placements, found?);
         let is_needed =
             |mesh_dim: usize| tour.is_in(mesh_dim) && placements[mesh_dim] != Placement::Replicate;
-        let lines = self.lines(is_needed, deadline)?;
-        lines.run(OP, |lines| tour.collect(lines, local, deadline))
+        self.join_lines(OP, is_needed, deadline, |lines| tour.collect(lines, local, deadline))
     }
 }
 
@@ -140,14 +143,14 @@ struct Tour<'a> {
     placements: &'a [Placement],
     /// The root's coordinate.
     root: Vec<usize>,
-    /// Mesh dimensions of several ranks, as they come on the way from the root.
+    /// Mesh dimensions where there is something to do, as they come on the way from the root.
     order: Vec<usize>,
 }
 
 impl<'a> Tour<'a> {
     fn new(rank: &'a MeshRank<'_>, placements: &'a [Placement], root: Vec<usize>) -> Tour<'a> {
         let (mut order, others): (Vec<usize>, Vec<usize>) = (0..placements.len())
-            .filter(|&mesh_dim| rank.ranks(mesh_dim) > 1)
+            .filter(|&mesh_dim| !placements[mesh_dim].is_only_a_name(rank.ranks(mesh_dim)))
             .partition(|&mesh_dim| placements[mesh_dim].sharded_dim().is_some());
         order.extend(others);
         Tour { coordinate: &rank.coordinate, placements, root, order }
@@ -219,7 +222,8 @@ impl Spread<'_> {
         let Spread { group, root, deadline } = *self;
         let identities = || pieces::identities(op, shape, dtype);
         if root == 0 {
-            return if group.rank() == 0 { held.cloned().map_or_else(identities, Ok) } else { identities() };
+            let missing = || Error::bad_peer("a line whose first rank has not got the value");
+            return if group.rank() == 0 { held.cloned().ok_or_else(missing) } else { identities() };
         }
         let numel = shape.iter().product();
         let flat = held.map(|held| held.contiguous()?.reshape(&[numel])).transpose()?;

@@ -11,7 +11,9 @@ use crate::manager::ThreadGroupManager;
 ///
 /// Whoever redistributes asks for the group of each [`Line`](super::Line) that takes part, and for that of the whole mesh, in
 /// the same order on all ranks.
-pub trait Groups {
+///
+/// It is shared between threads, so that a [`MeshRank`](super::MeshRank) can be.
+pub trait Groups: Send + Sync {
     /// The group of these devices, in this order, for the rank that is device `my_id`: its rank in the group is its position
     /// among the ids. The first call with these ids may wait for the same call of all the others.
     ///

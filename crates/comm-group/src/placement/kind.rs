@@ -70,6 +70,12 @@ impl Placement {
             _ => None,
         }
     }
+
+    /// Whether a line of so many ranks has nothing to do for it: what its only rank holds is the value, whatever it is called.
+    /// One contribution to a premultiplied sum is not that sum.
+    pub(super) fn is_only_a_name(&self, ranks: usize) -> bool {
+        ranks == 1 && self.reduction().is_none_or(ReduceOp::keeps_one)
+    }
 }
 
 impl fmt::Display for Placement {

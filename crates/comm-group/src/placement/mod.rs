@@ -49,7 +49,8 @@
 //!
 //! Shards of a user's sizes are shards like others. Between a sub-split and another shard there is no step, and [`plan`] says
 //! `Unsupported`. Where nothing changes but the name (a line of one rank, uneven sizes that are those of the rule) the step is
-//! [nothing](StepOp::Nothing).
+//! [nothing](StepOp::Nothing). One contribution to a `premul_sum` still has to be multiplied: there a line of one rank reduces, and
+//! copies nothing.
 //!
 //! **Which steps are legal.** Ranks of a line exchange what they hold, so a step can only join or split what is innermost. On a
 //! mesh dimension `d`
@@ -58,7 +59,7 @@
 //! - contributions may begin or be reduced only while no later mesh dimension holds contributions for another operator. (Some such
 //!   pairs would do no harm, a sum of averages for one; they are not told apart.)
 //!
-//! Earlier mesh dimensions never matter, nor do later ones of a single rank. Reduction and sharding of different mesh dimensions do
+//! Earlier mesh dimensions never matter, nor do later ones of a single rank (but for contributions to a `premul_sum`). Reduction and sharding of different mesh dimensions do
 //! not disturb each other: the ranks of a line of contributions hold the same elements, and an operator takes them one by one. So P to
 //! S(i) on `d` asks for the same as any new shard: nobody behind `d` shards `i`.
 //!

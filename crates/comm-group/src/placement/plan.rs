@@ -47,7 +47,7 @@ pub struct Plan {
 /// // Mesh dimension 0 holds columns for a while, so that mesh dimension 1 may shard the rows.
 /// let ops: Vec<_> = plan.steps().iter().map(|step| (step.mesh_dim, step.op)).collect();
 /// assert_eq!(ops, [(0, StepOp::AllToAll), (1, StepOp::ReduceScatter), (0, StepOp::AllGather)]);
-/// assert_eq!(plan.cost(), 4 * (16 + 16 + 16));
+/// assert_eq!(plan.busiest_bytes(), 4 * (16 + 16 + 16));
 /// println!("{plan}");
 /// # Ok::<(), comm_core::Error>(())
 /// ```
@@ -86,7 +86,8 @@ pub fn plan(
         op.check(dtype)?;
     }
     for (mesh_dim, (a, b)) in from.iter().zip(to).enumerate() {
-        let Some(reduction) = b.reduction().filter(|_| mesh.shape()[mesh_dim] > 1 && a != b) else {
+        let Some(reduction) = b.reduction().filter(|_| !b.is_only_a_name(mesh.shape()[mesh_dim]) && a != b)
+        else {
             continue;
         };
         if !can_begin(reduction, dtype) {
@@ -140,8 +141,8 @@ impl Plan {
         &self.steps
     }
 
-    /// Bytes that the busiest rank copies from others in each step, summed over the steps.
-    pub fn cost(&self) -> u64 {
+    /// Bytes that the busiest rank copies from others in each step, summed over the steps: what plans are chosen by.
+    pub fn busiest_bytes(&self) -> u64 {
         self.steps.iter().fold(0, |sum, step| sum.saturating_add(step.bytes))
     }
 
@@ -176,15 +177,15 @@ impl Plan {
     ///
     /// let mesh = DeviceMesh::new(&[3], vec![0, 1, 2])?;
     /// let plan = plan(&[7], DType::F64, &mesh, &[Shard(0)], &[Replicate])?; // 3, 2 and 2 elements
-    /// assert_eq!((plan.bytes(&[0])?, plan.bytes(&[2])?), (vec![4 * 8], vec![5 * 8]));
-    /// assert_eq!(plan.cost(), 5 * 8, "the busiest one's");
+    /// assert_eq!((plan.bytes_in_place(&[0])?, plan.bytes_in_place(&[2])?), (vec![4 * 8], vec![5 * 8]));
+    /// assert_eq!(plan.busiest_bytes(), 5 * 8, "the busiest one's");
     /// # Ok::<(), comm_core::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the mesh has no such coordinate.
-    pub fn bytes(&self, coordinate: &[usize]) -> Result<Vec<u64>> {
-        self.mesh.check_coordinate("Plan::bytes", coordinate)?;
+    pub fn bytes_in_place(&self, coordinate: &[usize]) -> Result<Vec<u64>> {
+        self.mesh.check_coordinate("Plan::bytes_in_place", coordinate)?;
         let states = self.states();
         let bytes = self.steps.iter().zip(states.windows(2)).map(|(step, around)| {
             let around = [&around[0][..], &around[1][..]];
@@ -194,10 +195,11 @@ impl Plan {
         });
         Ok(bytes.collect())
     }
+
     /// What each step costs the rank at a coordinate of the mesh, exactly as [`ThreadGroup::costs`](crate::ThreadGroup::costs)
     /// counts it.
     ///
-    /// The bytes are those of [`bytes`](Plan::bytes) where every input has more than 512 bytes. A smaller one is pushed to all others
+    /// The bytes are those [in place](Plan::bytes_in_place) where every input has more than 512 bytes. A smaller one is pushed to all others
     /// in a letter, the whole of it, which saves a round or two: then the rank that has it counts it W-1 times, and who reads it
     /// counts nothing. Plans do not know this. They weigh bytes that are read in place, so of tensors so small they may take one
     /// that moves a few bytes more.
@@ -209,7 +211,7 @@ impl Plan {
     /// let mesh = DeviceMesh::new(&[3], vec![0, 1, 2])?;
     /// let cost = |rows: usize, rank: usize| -> comm_core::Result<_> {
     ///     let plan = plan(&[rows, 100], DType::U8, &mesh, &[Shard(0)], &[Replicate])?;
-    ///     Ok((plan.bytes(&[rank])?[0], plan.costs(&[rank])?[0].bytes, plan.costs(&[rank])?[0].rounds))
+    ///     Ok((plan.bytes_in_place(&[rank])?[0], plan.costs(&[rank])?[0].bytes, plan.costs(&[rank])?[0].rounds))
     /// };
     /// // 400, 300 and 300 bytes: rank 0 pushes its 400 twice, and the others push 300 twice.
     /// assert_eq!((cost(10, 0)?, cost(10, 1)?), ((600, 800, 1), (700, 600, 1)));
@@ -239,7 +241,13 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let states = self.states();
         let (from, to) = (List(&states[0]), List(&states[states.len() - 1]));
-        write!(f, "{from} -> {to}, {} of shape {:?}: {} bytes", self.dtype, self.shape, self.cost())?;
+        write!(
+            f,
+            "{from} -> {to}, {} of shape {:?}: {} bytes",
+            self.dtype,
+            self.shape,
+            self.busiest_bytes()
+        )?;
         self.steps.iter().try_for_each(|step| write!(f, "\n  {step}"))
     }
 }

@@ -1,7 +1,7 @@
 //! A rank on a mesh.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use comm_core::tensor::Tensor;
 use comm_core::{Deadline, Error, Result};
@@ -20,6 +20,9 @@ use crate::group::ThreadGroup;
 /// each other what they are about to do: so wrong arguments of one are an error on every rank, before anything moves, and the
 /// groups go on. Where no rank needs another there is no round either. A later error is one rank's own (a peer that
 /// died, no memory); it ends the groups of the lines through this rank, so that nobody waits for what it will not do.
+///
+/// It keeps its groups. One that is over stays so, and what needs it fails, whatever [`Groups`] would make by then: who has not heard
+/// of the end would else wait with new members for one that died. To go on, all ranks of the mesh make a new `MeshRank`.
 ///
 /// ```
 /// use comm_core::{Deadline, Result, tensor::Tensor};
@@ -53,6 +56,10 @@ pub struct MeshRank<'a> {
     pub(super) id: u64,
     pub(super) coordinate: Vec<usize>,
     groups: &'a dyn Groups,
+    /// Of all devices.
+    everybody: OnceLock<Arc<ThreadGroup>>,
+    /// By mesh dimension.
+    axes: Vec<OnceLock<Arc<ThreadGroup>>>,
 }
 
 impl fmt::Debug for MeshRank<'_> {
@@ -67,7 +74,8 @@ impl<'a> MeshRank<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] if the device is not in the mesh.
     pub fn new(mesh: &'a DeviceMesh, id: u64, groups: &'a dyn Groups) -> Result<MeshRank<'a>> {
-        Ok(MeshRank { mesh, id, coordinate: mesh.coordinate_of(id)?, groups })
+        let (coordinate, axes) = (mesh.coordinate_of(id)?, vec![OnceLock::new(); mesh.ndim()]);
+        Ok(MeshRank { mesh, id, coordinate, groups, everybody: OnceLock::new(), axes })
     }
 
     /// The mesh.
@@ -91,12 +99,26 @@ impl<'a> MeshRank<'a> {
     /// [`Error::InvalidArgument`] if there is no such dimension; those of [`Groups::group`].
     pub fn axis(&self, mesh_dim: usize, deadline: impl Into<Deadline>) -> Result<Arc<ThreadGroup>> {
         let line = self.mesh.line(mesh_dim, self.id)?;
-        groups::get(self.groups, &line.ids, self.id, deadline.into())
+        self.keep(&self.axes[mesh_dim], &line.ids, deadline.into())
     }
 
     /// The group of all devices of the mesh.
     pub(super) fn everybody(&self, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
-        groups::get(self.groups, self.mesh.ids(), self.id, deadline)
+        self.keep(&self.everybody, self.mesh.ids(), deadline)
+    }
+
+    /// The group that is kept in a place, or a new one.
+    fn keep(
+        &self,
+        place: &OnceLock<Arc<ThreadGroup>>,
+        ids: &[u64],
+        deadline: Deadline,
+    ) -> Result<Arc<ThreadGroup>> {
+        if let Some(group) = place.get() {
+            return Ok(group.clone());
+        }
+        let group = groups::get(self.groups, ids, self.id, deadline)?;
+        Ok(place.get_or_init(|| group).clone())
     }
 
     /// Tells all ranks of the mesh what this one is about to do. Returns their notes.
@@ -118,10 +140,29 @@ impl<'a> MeshRank<'a> {
         check_local_shape(part.shape(), self.mesh, part.placements(), &self.coordinate, part.local().shape())
     }
 
-    /// The groups of some lines through this rank, by mesh dimension.
-    pub(super) fn lines(&self, is_needed: impl Fn(usize) -> bool, deadline: Deadline) -> Result<Lines> {
-        let line = |mesh_dim| is_needed(mesh_dim).then(|| self.axis(mesh_dim, deadline)).transpose();
-        Ok(Lines((0..self.mesh.ndim()).map(line).collect::<Result<_>>()?))
+    /// Does what joins several lines through this rank one after the other. When it fails here, its peers in the other lines learn of
+    /// it. So they do when there is no group of one of the lines: those of the others are made all the same, and ended.
+    pub(super) fn join_lines<T>(
+        &self,
+        op: &str,
+        is_needed: impl Fn(usize) -> bool,
+        deadline: Deadline,
+        work: impl FnOnce(&Lines) -> Result<T>,
+    ) -> Result<T> {
+        let (mut lines, mut made) = (Lines(vec![None; self.mesh.ndim()]), Ok(()));
+        for mesh_dim in (0..self.mesh.ndim()).filter(|&mesh_dim| is_needed(mesh_dim)) {
+            match self.axis(mesh_dim, deadline) {
+                Ok(group) => lines.0[mesh_dim] = Some(group),
+                Err(error) => made = made.and(Err(error)),
+            }
+        }
+        let outcome = made.and_then(|()| work(&lines));
+        if let Err(error) = &outcome {
+            for group in lines.0.iter().flatten() {
+                group.abort_handle().abort(&format!("{op} failed: {error}"));
+            }
+        }
+        outcome
     }
 
     /// How many ranks a line along a mesh dimension has.
@@ -139,17 +180,6 @@ impl Lines {
         group.ok_or_else(|| {
             Error::invalid("redistribute", format!("no group along mesh dimension {mesh_dim}"))
         })
-    }
-
-    /// Does what joins several lines one after the other. When it fails on this rank, its peers in other lines learn of it.
-    pub(super) fn run<T>(&self, op: &str, work: impl FnOnce(&Lines) -> Result<T>) -> Result<T> {
-        let outcome = work(self);
-        if let Err(error) = &outcome {
-            for group in self.0.iter().flatten() {
-                group.abort_handle().abort(&format!("{op} failed: {error}"));
-            }
-        }
-        outcome
     }
 }
 
@@ -185,23 +215,76 @@ mod tests {
     fn who_fails_between_lines_tells_all_of_them() {
         let (soon, made) = (Duration::from_secs(20), std::sync::Barrier::new(4));
         on_a_mesh("fails-between", |rank| {
-            let lines = rank.lines(|_| true, soon.into()).unwrap();
-            made.wait();
-            if rank.id() == 7 {
-                let failed = lines.run("redistribute", |_| Err::<(), _>(Error::invalid("test", "no more")));
-                assert!(failed.unwrap_err().to_string().contains("no more"));
-                return;
+            let outcome = rank.join_lines(
+                "redistribute",
+                |_| true,
+                soon.into(),
+                |lines| {
+                    made.wait();
+                    match rank.id() {
+                        7 => Err(Error::invalid("test", "no more")),
+                        // Shares no line with device 7.
+                        5 => Ok(()),
+                        // Device 9 shares the line along dimension 1, and device 3 that along 0.
+                        id => lines.get(usize::from(id == 9))?.barrier(soon),
+                    }
+                },
+            );
+            match (rank.id(), outcome) {
+                (7, Err(error)) => assert!(error.to_string().contains("no more"), "{error}"),
+                (5, Ok(())) => {}
+                (id, Err(Error::Aborted { by, reason, .. })) => {
+                    assert!(by == usize::from(id == 3) && reason.contains("redistribute failed"), "{reason}");
+                }
+                (id, other) => panic!("{id}: {other:?}"),
             }
-            // Device 9 shares the line along dimension 1, device 3 that along 0, and device 5 neither.
-            let outcome = |mesh_dim| lines.get(mesh_dim).unwrap().barrier(soon);
-            if rank.id() == 5 {
-                return;
-            }
-            let error = outcome(usize::from(rank.id() == 9)).unwrap_err();
-            let Error::Aborted { by, reason, .. } = error else { panic!("{error}") };
-            assert!(by == usize::from(rank.id() == 3) && reason.contains("redistribute failed"), "{reason}");
         });
     }
+
+    /// Groups but for one, which a rank cannot have.
+    struct Without<'a>(&'a ThreadGroupManager, [u64; 2]);
+
+    impl Groups for Without<'_> {
+        fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
+            if ids == self.1 {
+                return Err(Error::invalid("Groups::group", "none left"));
+            }
+            Groups::group(self.0, ids, my_id, deadline)
+        }
+    }
+
+    #[test]
+    fn who_has_not_one_of_the_groups_tells_the_other_line() {
+        let mesh = DeviceMesh::new(&[2, 2], vec![3, 5, 7, 9]).unwrap();
+        // The line of devices 3 and 5 or of 3 and 7, either way round. The other one hears of it.
+        for (name, lacks, peer, mesh_dim) in [("lacks-last", [3, 5], 7, 0), ("lacks-first", [3, 7], 5, 1)] {
+            // One of each, as in processes: one that they share makes a group again that is over when its rank comes.
+            let groups = [(); 2].map(|()| ThreadGroupManager::with_prefix(name));
+            std::thread::scope(|s| {
+                let (mesh, groups) = (&mesh, &groups);
+                s.spawn(move || {
+                    let groups = Without(&groups[0], lacks);
+                    let rank = MeshRank::new(mesh, 3, &groups).unwrap();
+                    let outcome =
+                        rank.join_lines("collect", |_| true, Duration::from_secs(20).into(), |_| Ok(()));
+                    assert!(outcome.unwrap_err().to_string().contains("none left"));
+                });
+                s.spawn(move || {
+                    let rank = MeshRank::new(mesh, peer, &groups[1]).unwrap();
+                    let line = rank.axis(mesh_dim, Duration::from_secs(20)).unwrap();
+                    match line.barrier(Duration::from_secs(20)) {
+                        Err(Error::Aborted { by: 0, reason, .. }) => {
+                            assert!(reason.contains("collect failed") && reason.contains("none left"));
+                        }
+                        other => panic!("{name}: {other:?}"),
+                    }
+                });
+            });
+        }
+    }
+
+    const fn is_shared<T: Send + Sync>() {}
+    const _: () = is_shared::<MeshRank<'_>>();
 
     #[test]
     fn each_axis_has_a_group() {

@@ -75,8 +75,7 @@ impl MeshRank<'_> {
             self.settle(Claim { op: OP, fields, note: String::new() }, complaint, deadline)?;
         }
         let is_needed = |mesh_dim| plan.steps().iter().any(|s| s.mesh_dim == mesh_dim && !s.op.is_local());
-        let lines = self.lines(is_needed, deadline)?;
-        lines.run(OP, |lines| {
+        self.join_lines(OP, is_needed, deadline, |lines| {
             let (mut tensor, mut costs) = (local.clone(), Vec::new());
             for step in plan.steps() {
                 let group = if step.op.is_local() { None } else { Some(lines.get(step.mesh_dim)?) };

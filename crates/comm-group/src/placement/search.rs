@@ -43,7 +43,7 @@ struct Space<'a> {
 }
 
 /// Bytes, then steps.
-type Cost = (u64, usize);
+type Weight = (u64, usize);
 
 /// The state in which every mesh dimension has its first candidate.
 const END: usize = 0;
@@ -84,7 +84,7 @@ impl<'a> Space<'a> {
 
     /// Backwards from the end, so that the first step of a cheapest plan can be chosen first.
     fn cheapest(&self) -> Option<Vec<Step>> {
-        let mut costs: Vec<Option<Cost>> = vec![None; self.states];
+        let mut costs: Vec<Option<Weight>> = vec![None; self.states];
         let mut queue = BinaryHeap::from([Reverse(((0, 0), END))]);
         costs[END] = Some((0, 0));
         while let Some(Reverse((cost, state))) = queue.pop() {
@@ -106,7 +106,7 @@ impl<'a> Space<'a> {
     }
 
     /// From the start, each time by the first step that loses nothing.
-    fn walk(&self, costs: &[Option<Cost>]) -> Option<Vec<Step>> {
+    fn walk(&self, costs: &[Option<Weight>]) -> Option<Vec<Step>> {
         let (mut steps, mut state) = (Vec::new(), self.start);
         while state != END {
             let here = costs[state];
@@ -173,7 +173,7 @@ impl<'a> Space<'a> {
     }
 }
 
-fn plus(step: &Step, (bytes, steps): Cost) -> Cost {
+fn plus(step: &Step, (bytes, steps): Weight) -> Weight {
     (bytes.saturating_add(step.bytes), steps + 1)
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::kind::Placement;
 use super::mesh::DeviceMesh;
-use crate::shard::shard_range;
+use crate::shard::{front_and_back, shard_range};
 
 /// Positions among `n` elements: a run, and for a sub-split a second one behind it. Either may be empty.
 pub(super) type Piece = [Range<usize>; 2];
@@ -18,21 +18,16 @@ pub(super) type Piece = [Range<usize>; 2];
 pub(super) fn piece(placement: &Placement, n: usize, ranks: usize, index: usize) -> Piece {
     match placement {
         Placement::Replicate | Placement::Partial(_) => [0..n, n..n],
-        Placement::Shard(_) => [run(0, n, ranks, index), n..n],
-        Placement::SubSplit { cut, .. } => {
-            let front = n.min(cut + 1);
-            [run(0, front, ranks, index), run(front, n - front, ranks, index)]
+        Placement::Shard(_) => {
+            let (start, len) = shard_range(n, ranks, index);
+            [start..start + len, n..n]
         }
+        Placement::SubSplit { cut, .. } => front_and_back(n, *cut, ranks, index),
         Placement::Uneven { sizes, .. } => {
             let start = sizes.iter().take(index).sum();
             [start..start + sizes[index], n..n]
         }
     }
-}
-
-fn run(from: usize, n: usize, ranks: usize, index: usize) -> Range<usize> {
-    let (start, len) = shard_range(n, ranks, index);
-    from + start..from + start + len
 }
 
 /// How many elements that is.

@@ -86,7 +86,8 @@ pub(super) fn operation<P: Borrow<Placement>>(
 ) -> Option<StepOp> {
     let from = placements[mesh_dim].borrow();
     let ranks = mesh.shape()[mesh_dim];
-    if ranks == 1 || is_renamed(shape, mesh, placements, mesh_dim, to) {
+    let is_name = [from, to].iter().all(|placement| placement.is_only_a_name(ranks));
+    if is_name || is_renamed(shape, mesh, placements, mesh_dim, to) {
         return Some(StepOp::Nothing);
     }
     let op = match (from, to) {
@@ -104,7 +105,7 @@ pub(super) fn operation<P: Borrow<Placement>>(
     (!is_covered(mesh, placements, mesh_dim, to)).then_some(op)
 }
 
-/// Whether a later mesh dimension stands in the way. Those of one rank never do.
+/// Whether a later mesh dimension stands in the way. What is only a name never does.
 fn is_covered<P: Borrow<Placement>>(
     mesh: &DeviceMesh,
     placements: &[P],
@@ -113,7 +114,7 @@ fn is_covered<P: Borrow<Placement>>(
 ) -> bool {
     let changed = [placements[mesh_dim].borrow(), to];
     let later = placements.iter().map(P::borrow).zip(mesh.shape()).skip(mesh_dim + 1);
-    later.filter(|&(_, &ranks)| ranks > 1).any(|(inner, _)| {
+    later.filter(|&(inner, &ranks)| !inner.is_only_a_name(ranks)).any(|(inner, _)| {
         changed.iter().any(|outer| {
             let splits_the_same = outer.sharded_dim().is_some() && outer.sharded_dim() == inner.sharded_dim();
             let reduces_otherwise = match (outer.reduction(), inner.reduction()) {

@@ -10,7 +10,7 @@ use super::kind::Placement;
 use super::mesh::DeviceMesh;
 use super::split::{self, Piece};
 use super::step::StepOp;
-use crate::same_device::CARRIED;
+use crate::agreement::CARRIED;
 use crate::shard::shard_range;
 
 /// Elements that the busiest rank copies when the placement on `mesh_dim` becomes `to`.

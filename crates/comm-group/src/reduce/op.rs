@@ -5,8 +5,6 @@ use std::fmt;
 use comm_core::tensor::DType;
 use comm_core::{Error, Result};
 
-use crate::same_device::NAME;
-
 /// How the contributions of all ranks are combined, element by element.
 ///
 /// | operator | bool | u8, i8, u16, i16, u32, i32, u64, i64 | f16, bf16, f32, f64, f8e4m3, f8e5m2 | complex64, complex128 |
@@ -218,7 +216,7 @@ impl ReduceOp {
             .map(|dtype| dtype.name())
             .collect();
         let why = format!("{}; there is {} of {}", self.wants(), self.name(), list.join(", "));
-        Err(Error::Unsupported { backend: NAME, op: format!("{self} of {dtype}"), why })
+        Err(Error::Unsupported { backend: "same-device", op: format!("{self} of {dtype}"), why })
     }
 
     fn takes(self, kind: Kind) -> bool {
@@ -231,6 +229,11 @@ impl ReduceOp {
             ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor => kind == Kind::Integer,
             ReduceOp::And | ReduceOp::Or => kind == Kind::Bool,
         }
+    }
+
+    /// Whether a contribution that is the only one is the result, too.
+    pub(crate) fn keeps_one(self) -> bool {
+        !matches!(self, ReduceOp::PremulSum(_))
     }
 
     /// What it is about a dtype that the operator needs.

@@ -5,12 +5,10 @@ use comm_core::{Error, Result, point};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Collective, Input, Slot};
+pub(super) use crate::agreement::CARRIED;
 use crate::agreement::{Descriptor, Letter, Saying};
-use crate::request::{Op, Request};
+use crate::request::Request;
 use std::sync::atomic::Ordering;
-
-/// The most bytes of an input that travel in a letter.
-pub(crate) const CARRIED: usize = 512;
 
 /// Bytes of a letter among `n` ranks: the descriptor, two sizes for each rank, and the input. Whole cache lines.
 pub(super) fn bytes(n: usize) -> usize {
@@ -47,7 +45,7 @@ impl<'a> Collective<'a> {
         let dense = self.input.as_ref();
         signals.meet(&mut self.op, &"the others to say what they do", |peer| {
             device.window.write_bytes(peer, at, &head)?;
-            if let Some(dense) = dense.filter(|_| carried > 0 && is_read_by(request.op, peer)) {
+            if let Some(dense) = dense.filter(|_| carried > 0 && request.op.gives_result(peer)) {
                 device.window.write_bytes(peer, at + carried_at, &dense.bytes()?[..carried])?;
                 device.carried.fetch_add(carried as u64, Ordering::Relaxed);
             }
@@ -101,13 +99,5 @@ impl<'a> Collective<'a> {
         let mut bytes = vec![0; len];
         self.device.window.read_bytes(self.rank(), self.letter_at(rank) + self.carried_at(), &mut bytes)?;
         Ok(Input::Letter(bytes))
-    }
-}
-
-/// Whether a rank needs the inputs of others.
-fn is_read_by(op: Op, rank: usize) -> bool {
-    match op {
-        Op::Reduce { root, .. } | Op::Gather { root, .. } => rank == root,
-        _ => true,
     }
 }

@@ -12,8 +12,8 @@
 //! A sender that gives up has withdrawn the message for good; or finds it claimed, and then waits for the receiver to have
 //! it, which is a copy away. Pairs count their messages, so that an answer is not taken for that of another.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use comm_core::tensor::{DType, Layout, Tensor};
 use comm_core::{Deadline, Error, Result, point};
@@ -25,7 +25,7 @@ use super::letters::CARRIED;
 use super::{Input, Outcome, SameDevice, Target, out_code, produce};
 use crate::agreement::{Descriptor, Saying};
 use crate::request::{Op, Request};
-use crate::turn::Turn;
+use crate::turn::{Held, Turn, late};
 
 /// How long a sender whose time is over waits for a receiver that has claimed the message. It copies, unless it is stopped.
 const GRACE: Duration = Duration::from_secs(2);
@@ -57,6 +57,8 @@ pub(super) struct Mail {
     sent: Vec<Turn<Sent>>,
     /// Held while one is taken from a peer.
     taking: Vec<Turn<()>>,
+    /// Threads that take from whoever has sent: they pass over what is held, and must be told when it no longer is.
+    from_any: AtomicUsize,
     /// The rounds in which messages have been exposed.
     rounds: AtomicU64,
 }
@@ -73,7 +75,70 @@ impl Mail {
         Mail {
             sent: (0..ranks).map(|_| Turn::default()).collect(),
             taking: (0..ranks).map(|_| Turn::default()).collect(),
+            from_any: AtomicUsize::new(0),
             rounds: AtomicU64::new(0),
+        }
+    }
+}
+
+/// A thread in `recv_any`.
+struct FromAny<'a>(&'a AtomicUsize);
+
+impl<'a> FromAny<'a> {
+    fn new(count: &'a AtomicUsize) -> FromAny<'a> {
+        count.fetch_add(1, Ordering::Relaxed);
+        // Of this fence and the one in `Taking::drop` one comes first: either the turn is seen to be free, or this thread
+        // is seen, and the bell rung after it was read.
+        fence(Ordering::SeqCst);
+        FromAny(count)
+    }
+}
+
+impl Drop for FromAny<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The looks of one receiver.
+struct Looks {
+    op: &'static str,
+    started: Instant,
+    deadline: Deadline,
+    late: u32,
+}
+
+impl Looks {
+    fn new(op: &'static str, deadline: Deadline) -> Looks {
+        Looks { op, started: Instant::now(), deadline, late: 0 }
+    }
+
+    /// Something has changed. That is worth a look also when time is up, but not for as long as a peer likes that changes
+    /// it again and again.
+    fn one_more(&mut self, device: &SameDevice, what: &str) -> Result<()> {
+        const LATE: u32 = 3;
+        self.late += u32::from(self.deadline.has_passed());
+        if self.late > LATE {
+            return Err(late(device.window.context(), self.op, what, 0, self.started));
+        }
+        Ok(())
+    }
+}
+
+/// The turn to take from a peer. While it was held, a message may have come and rung, and been passed over.
+struct Taking<'a> {
+    device: &'a SameDevice,
+    held: Option<Held<'a, ()>>,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        fence(Ordering::SeqCst);
+        if self.device.mail.from_any.load(Ordering::Relaxed) > 0 {
+            let me = self.device.window.rank();
+            // If the team is over, who waits hears of that.
+            let _ = self.device.doorbell().and_then(|bell| bell.notify(me, &[0], 1, NotifyOp::Add));
         }
     }
 }
@@ -112,15 +177,32 @@ impl SameDevice {
         Ok(())
     }
 
+    /// Whether these are a rank to send this to, and one to receive from.
+    pub(crate) fn check_message(
+        &self,
+        op: &'static str,
+        to: Option<(usize, &Tensor)>,
+        from: Option<usize>,
+    ) -> Result<()> {
+        to.map(|(to, _)| to).into_iter().chain(from).try_for_each(|peer| self.peer(op, peer))?;
+        self.window.context().check(op)?;
+        match to.filter(|(_, tensor)| !tensor.device().is_cpu()) {
+            Some((_, tensor)) => {
+                let (seen, expected) = (tensor.device().to_string(), "cpu".to_string());
+                Err(Error::DeviceMismatch { op, seen, expected })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Sends a tensor to a rank, and waits until that has it.
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
+        self.tell_end(self.deliver(tensor, to, deadline))
+    }
+
+    fn deliver(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
         const OP: &str = "send";
-        self.peer(OP, to)?;
-        self.window.context().check(OP)?;
-        if !tensor.device().is_cpu() {
-            let (seen, expected) = (tensor.device().to_string(), "cpu".to_string());
-            return Err(Error::DeviceMismatch { op: OP, seen, expected });
-        }
+        self.check_message(OP, Some((to, tensor)), None)?;
         let is_small = tensor.nbytes() <= CARRIED;
         let dense = self.dense(tensor, is_small)?;
         let member = self.window.context();
@@ -184,8 +266,12 @@ impl SameDevice {
         let answers = self.answers()?;
         // It is the only one on its way, so the cell holds an older answer or this one.
         let old = answers.read(&[to])?;
-        let seen =
-            if old >> 2 == number { old } else { answers.wait(&[to], Cmp::Ne, old, Some(to), deadline)? };
+        let seen = if old >> 2 == number {
+            old
+        } else {
+            let answered = answers.wait(&[to], Cmp::Ne, old, Some(to), deadline);
+            answered.map_err(|error| told("send", &format!("rank {to} to take the message"), error))?
+        };
         if seen >> 2 != number {
             return Err(Error::bad_peer(format!("rank {to} answers message {} and not {number}", seen >> 2)));
         }
@@ -194,12 +280,17 @@ impl SameDevice {
 
     /// Receives the next message of a rank.
     pub(crate) fn recv(&self, from: usize, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
+        self.tell_end(self.receive(from, target, deadline))
+    }
+
+    fn receive(&self, from: usize, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
         const OP: &str = "recv";
-        self.peer(OP, from)?;
-        self.window.context().check(OP)?;
+        self.check_message(OP, None, Some(from))?;
         let behind = || format!("another thread that receives from rank {from}");
-        let _taking = self.mail.taking[from].hold(self.window.context(), OP, behind, deadline)?;
-        let boxes = self.boxes()?;
+        let held = self.mail.taking[from].hold(self.window.context(), OP, behind, deadline)?;
+        let _taking = Taking { device: self, held: Some(held) };
+        let (boxes, mut looks) = (self.boxes()?, Looks::new(OP, deadline));
+        let what = format!("a message of rank {from}");
         loop {
             let seen = boxes.read(&[from])?;
             if seen & 3 == POSTED {
@@ -207,30 +298,40 @@ impl SameDevice {
                 if boxes.replace(self.window.rank(), &[from], seen, (seen & !3) | CLAIMED)? == seen {
                     return self.take(from, seen >> 2, target);
                 }
-                continue;
+            } else {
+                let waited = boxes.wait(&[from], Cmp::Ne, seen, Some(from), deadline);
+                waited.map_err(|error| told(OP, &what, error))?;
             }
-            boxes.wait(&[from], Cmp::Ne, seen, Some(from), deadline)?;
+            looks.one_more(self, &what)?;
         }
     }
 
     /// Receives the next message of any rank.
     pub(crate) fn recv_any(&self, deadline: Deadline) -> Result<(usize, Outcome)> {
+        self.tell_end(self.receive_any(deadline))
+    }
+
+    fn receive_any(&self, deadline: Deadline) -> Result<(usize, Outcome)> {
         const OP: &str = "recv_any";
         self.window.context().check(OP)?;
         let (me, n) = (self.window.rank(), self.window.nranks());
-        let (boxes, bell) = (self.boxes()?, self.doorbell()?);
+        let (boxes, bell, mut looks) = (self.boxes()?, self.doorbell()?, Looks::new(OP, deadline));
+        let _from_any = FromAny::new(&self.mail.from_any);
         loop {
             // The bell first: who posts after this look rings after it.
             let rung = bell.read(&[0])?;
             for from in (1..n).map(|i| (me + i) % n) {
-                let Some(_taking) = self.mail.taking[from].try_hold() else { continue };
+                let Some(held) = self.mail.taking[from].try_hold() else { continue };
                 let seen = boxes.read(&[from])?;
                 let claim = (seen & !3) | CLAIMED;
                 if seen & 3 == POSTED && boxes.replace(me, &[from], seen, claim)? == seen {
+                    let _taking = Taking { device: self, held: Some(held) };
                     return Ok((from, self.take(from, seen >> 2, Target::Fresh)?));
                 }
             }
-            bell.wait(&[0], Cmp::Ne, rung, None, deadline)?;
+            let waited = bell.wait(&[0], Cmp::Ne, rung, None, deadline);
+            waited.map_err(|error| told(OP, ANY, error))?;
+            looks.one_more(self, ANY)?;
         }
     }
 
@@ -247,6 +348,7 @@ impl SameDevice {
         // The box is free before the sender hears of it.
         self.boxes()?.notify(me, &[from], 0, NotifyOp::Set)?;
         self.answers()?.notify(from, &[me], word(number, answer), NotifyOp::Set)?;
+        point!("group.taken");
         outcome
     }
 
@@ -288,6 +390,24 @@ impl SameDevice {
             input.verify()
         })
     }
+}
+
+const ANY: &str = "a message of any rank";
+
+/// What was waited for, in place of the signal that would have told of it.
+fn told(op: &'static str, what: &str, mut error: Error) -> Error {
+    match &mut error {
+        Error::Timeout { what: waited_for, seen, expected, at, .. } => {
+            *waited_for = format!("{op}: {what}");
+            (*seen, *expected) = (0, 1);
+            at.op = op.into();
+        }
+        Error::PeerLost { at, .. } | Error::PeerLeft { at, .. } | Error::Aborted { at, .. } => {
+            at.op = format!("{op}: {what}");
+        }
+        _ => {}
+    }
+    error
 }
 
 /// The bytes of a dense tensor, if there can be one.

@@ -30,14 +30,11 @@ use comm_store::window::{Cost, Exposed, Region, WindowSpec};
 
 use crate::agreement::{self, Letter, out_code};
 use crate::dump;
-use crate::plan::{self, Move, Plan, Work};
 use crate::recorder::{OpRecord, OpState, RecordId, Recorder};
 use crate::request::{Op, Request};
+use crate::schedule::{self, Action, Move, Schedule};
 use input::Input;
-pub(crate) use letters::CARRIED;
 use mail::Mail;
-
-pub(crate) const NAME: &str = "same-device";
 
 /// The slots of a part.
 #[derive(Clone, Copy)]
@@ -117,12 +114,23 @@ impl SameDevice {
         self.recorder.recent()
     }
 
-    /// Writes down what was going on, if the team is over and this is the first error that says so.
+    /// Writes down what was going on, if this is the first error with which the group is of no use any more: the team is over,
+    /// or a rank has left that every operation of all needs.
     fn tell_why(&self, error: &Error) {
         let member = self.window.context();
-        if member.is_over() && !matches!(error, Error::Forked) && self.recorder.close() {
+        let is_last = member.is_over() || matches!(error, Error::PeerLeft { .. });
+        if is_last && !matches!(error, Error::Forked) && self.recorder.close() {
             dump::dump(member, &self.recorder.recent(), error);
         }
+    }
+
+    /// The same after a message, which needs two ranks alone: that one has left is no end of anything else.
+    fn tell_end<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| {
+            if self.window.context().is_over() {
+                self.tell_why(error);
+            }
+        })
     }
 
     /// Agrees with all ranks on an operation, does this rank's part of it, and waits until the others have done theirs, as
@@ -211,6 +219,7 @@ impl<'a> Collective<'a> {
         let op = request.op;
         // What does not count is nothing to agree about.
         request.input = request.input.filter(|_| op.takes_input(self.rank()));
+        let target = if op.gives_result(self.rank()) { target } else { Target::Fresh };
         let wrong = request.wrong.take().or_else(|| self.wrong(&request, &target).err());
         if let Some(error @ Error::OutOfMemory { .. }) = wrong {
             return Err(error);
@@ -224,17 +233,17 @@ impl<'a> Collective<'a> {
         if let Some(error) = wrong {
             return Ok(Attempt::Refused(error));
         }
-        let plan = agreement::agree(&self.letters)
+        let schedule = agreement::agree(&self.letters)
             .and_then(|()| on_cpu(op, &self.letters, device))
-            .and_then(|()| plan::plan(op, &self.letters, self.rank()));
-        let plan = match plan {
-            Ok(plan) => plan,
+            .and_then(|()| schedule::schedule(op, &self.letters, self.rank()));
+        let schedule = match schedule {
+            Ok(schedule) => schedule,
             Err(verdict) => return Ok(Attempt::Refused(verdict)),
         };
         self.device.recorder.agree(self.record);
         point!("group.agreed");
-        let outcome = match plan {
-            Some(plan) => self.act(op, plan, target)?,
+        let outcome = match schedule {
+            Some(schedule) => self.act(schedule, target)?,
             None => Outcome::Nothing,
         };
         if self.any_exposed() {
@@ -278,24 +287,22 @@ impl<'a> Collective<'a> {
         Ok(())
     }
 
-    fn act(&mut self, op: Op, plan: Plan, target: Target<'_>) -> Result<Outcome> {
-        let Plan { dtype, inputs, shape, work } = plan;
-        let outcome = match (work, shape) {
-            (Work::Nothing, _) => Outcome::Nothing,
-            (Work::Apart, _) => self.take_apart(dtype, &inputs)?,
-            (Work::ReduceAll { root }, shape) => {
-                let reduce = op.reduce().unwrap_or_default();
+    fn act(&mut self, schedule: Schedule, target: Target<'_>) -> Result<Outcome> {
+        let Schedule { dtype, inputs, shape, action } = schedule;
+        let outcome = match (action, shape) {
+            (Action::Nothing, _) => Outcome::Nothing,
+            (Action::Apart, _) => self.take_apart(dtype, &inputs)?,
+            (Action::ReduceAll(reduce, root), shape) => {
                 self.reduce_all(reduce, dtype, &inputs[self.rank()], shape, root, target)?
             }
-            (Work::Reduce(tile), Some(shape)) => {
-                let reduce = op.reduce().unwrap_or_default();
+            (Action::Reduce(reduce, tile), Some(shape)) => {
                 let bytes = numel(&inputs[self.rank()]) * dtype.size();
                 produce(target, &shape, dtype, |out| self.reduce_tile(reduce, dtype, bytes, &tile, out))?
             }
-            (Work::Copy(moves), Some(shape)) => {
+            (Action::Copy(moves), Some(shape)) => {
                 produce(target, &shape, dtype, |out| self.copy(dtype, &inputs, &moves, out))?
             }
-            (Work::Reduce(_) | Work::Copy(_), None) => Outcome::Nothing,
+            (Action::Reduce(..) | Action::Copy(_), None) => Outcome::Nothing,
         };
         point!("group.gathered");
         Ok(outcome)

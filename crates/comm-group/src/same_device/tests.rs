@@ -40,6 +40,29 @@ fn each_contribution_counts_once() {
     }
 }
 
+/// Who gets no result has no wrong buffer for it.
+#[test]
+fn buffers_of_others_than_the_root_stay_as_they_are() {
+    ranks("not-the-root", 3, |group| {
+        for n in [4usize, 1000] {
+            let mine = Tensor::from_slice(&[n], &vec![1i64; n]).unwrap();
+            let mut bytes = TensorBuf::zeros(&[3], DType::U8).unwrap();
+            bytes.as_mut_slice::<u8>().unwrap().fill(7);
+            let [mut sum, mut whole] = [n, 3 * n].map(|size| TensorBuf::zeros(&[size], DType::I64).unwrap());
+            if group.rank() == 1 {
+                group.reduce_into(&mine, ReduceOp::Sum, 1, &mut sum, AMPLE).unwrap();
+                group.gather_into(&mine, 0, 1, &mut whole, AMPLE).unwrap();
+                assert_eq!(sum.as_slice::<i64>().unwrap(), vec![3; n]);
+                assert_eq!(whole.as_slice::<i64>().unwrap(), vec![1; 3 * n]);
+            } else {
+                group.reduce_into(&mine, ReduceOp::Sum, 1, &mut bytes, AMPLE).unwrap();
+                group.gather_into(&mine, 0, 1, &mut bytes, AMPLE).unwrap();
+                assert_eq!(bytes.as_slice::<u8>().unwrap(), [7; 3]);
+            }
+        }
+    });
+}
+
 #[test]
 fn strided_scalar_and_empty_inputs() {
     ranks("odd-inputs", 3, |group| {

@@ -10,6 +10,7 @@
 mod call;
 mod collective;
 mod fault;
+mod mailbox;
 mod manager;
 mod message;
 mod placement;
@@ -21,6 +22,7 @@ fn main() -> std::process::ExitCode {
     let cases = [
         collective::cases(),
         message::cases(),
+        mailbox::cases(),
         placement::cases(),
         fault::cases(),
         manager::cases(),
@@ -29,7 +31,7 @@ fn main() -> std::process::ExitCode {
     ];
     let programs = [
         collective::PROGRAMS,
-        message::PROGRAMS,
+        mailbox::PROGRAMS,
         placement::PROGRAMS,
         fault::PROGRAMS,
         manager::PROGRAMS,

@@ -8,12 +8,13 @@ use comm_core::Error;
 use comm_core::team::Team;
 use comm_core::tensor::Tensor;
 use comm_group::{ReduceOp, ThreadGroup, ThreadGroupManager};
+use comm_testkit::values::SplitMix64;
 use comm_testkit::{
     Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, check, check_eq, done, probe,
 };
 use serde_json::json;
 
-use crate::support::Any;
+use crate::support::{Any, shuffled};
 
 const SUITE: &str = "manager";
 const SOON: Duration = Duration::from_secs(20);
@@ -24,6 +25,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::ranks(SUITE, "group/-/-/by-content", by_content),
         Case::ranks(SUITE, "group/-/-/crosswise", crosswise),
+        Case::ranks(SUITE, "group/-/-/many-in-any-order", many),
         Case::ranks(SUITE, "group/-/-/over-and-again", over_and_again),
         Case::launcher(SUITE, "drop/-/-/dead-peer", dead_peer)
             .worlds(|world| world == 4)
@@ -98,6 +100,50 @@ fn crosswise(ctx: &RankCtx) -> RankResult {
     check_eq!(manager.keys().len(), 2);
     manager.group(forth, ctx.rank(), SOON)?.barrier(ctx.deadline())?;
     done()
+}
+
+/// All orders of the ids are groups, and each rank asks for them in an order of its own: within a process from three threads that
+/// ask for all of them, else from a thread for each. Then each thread uses what is its own.
+fn many(ctx: &RankCtx) -> RankResult {
+    let (manager, world) = (manager(ctx, "m"), ctx.world());
+    let lists = orders(world);
+    let asks_for_all = ctx.layout() == Layout::Threads;
+    let threads = if asks_for_all { 3 } else { lists.len() };
+    std::thread::scope(|scope| {
+        let mut rng = ctx.rng();
+        let drive = |thread: usize, mut rng: SplitMix64| {
+            let (manager, lists) = (&manager, &lists);
+            move || -> Any<()> {
+                if asks_for_all {
+                    for list in shuffled(&mut rng, lists.clone()) {
+                        manager.group(list, ctx.rank(), ctx.deadline())?;
+                    }
+                }
+                for list in lists.iter().skip(thread).step_by(threads) {
+                    let group = manager.group(list.clone(), ctx.rank(), ctx.deadline())?;
+                    for round in 0..10 {
+                        assert_eq!(sum(ctx, &group, round)?, world as i64 * round);
+                    }
+                }
+                Ok(())
+            }
+        };
+        let started = shuffled(&mut rng, (0..threads).collect());
+        let started: Vec<_> =
+            started.into_iter().map(|i| scope.spawn(drive(i, rng.fork(i as u64)))).collect();
+        started.into_iter().try_for_each(|t| t.join().map_err(|_| "a thread has panicked")?)
+    })?;
+    check_eq!(manager.keys().len(), lists.len());
+    done()
+}
+
+/// All orders of `0..n`.
+fn orders(n: usize) -> Vec<Vec<usize>> {
+    let longer = |lists: Vec<Vec<usize>>, id: usize| {
+        let at = |list: &[usize], place: usize| [&list[..place], &[id], &list[place..]].concat();
+        lists.iter().flat_map(|list| (0..=list.len()).map(move |place| at(list, place))).collect()
+    };
+    (0..n).fold(vec![vec![]], longer)
 }
 
 /// A group that somebody has ended is made anew by the next calls, though the old one is still held.

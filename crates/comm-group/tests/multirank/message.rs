@@ -1,4 +1,5 @@
-//! Messages from rank to rank: no third rank takes part, and a time-out withdraws a message and nothing else.
+//! Messages from rank to rank: no third rank takes part, and a time-out withdraws a message and nothing else. What faults do to
+//! them is in `fault`.
 
 use std::time::Duration;
 
@@ -8,58 +9,14 @@ use comm_core::tensor::{DType, Tensor, TensorBuf};
 use comm_group::ThreadGroup;
 use comm_store::window::WindowSpec;
 use comm_store::{Cmp, NotifyOp, Window};
-use comm_testkit::fault::Fault;
 use comm_testkit::values::random_elements;
-use comm_testkit::{Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
 use crate::support::{Any, Place, bytes_of, group, tensor};
 
 const SOON: Duration = Duration::from_millis(100);
 
-/// The points that a message passes.
-pub const POINTS: &[&str] = &["group.posted", "group.claimed"];
-
-pub const PROGRAMS: &[Program] = &[Program { name: "group-message", run: one_message }];
-
 pub fn cases() -> Vec<Case> {
-    let mut all = alive();
-    for &point in POINTS {
-        let case = Case::launcher("fault", format!("kill/-/-/{point}"), move |ctx| killed(ctx, point));
-        all.push(case.layouts(&[Layout::Processes]).worlds(|w| w > 1).backend("same-device"));
-    }
-    all
-}
-
-/// Rank 0 sends to rank 1, who dies, or dies itself; all others wait for a collective. Everybody hears of it.
-fn killed(ctx: &LauncherCtx, point: &'static str) -> RankResult {
-    let victim = if point == "group.posted" { 0 } else { 1 };
-    let fault = Fault::at(point).rank(victim).kill();
-    let running = ctx.launch("group-message").fault(fault).limit(Duration::from_secs(20)).spawn()?;
-    for report in running.wait(Duration::from_secs(20)) {
-        if report.rank != victim {
-            check_eq!(report.outcome, Outcome::Ok(serde_json::json!(victim)), "rank {}", report.rank);
-        }
-    }
-    done()
-}
-
-fn one_message(ctx: &RankCtx) -> RankResult {
-    let group = group(ctx, "g")?;
-    let t = Tensor::from_slice(&[1000], &[7i32; 1000])?;
-    let outcome = match ctx.rank() {
-        0 => group.send(&t, 1, ctx.deadline()),
-        1 => group.recv(0, ctx.deadline()).map(drop),
-        _ => Ok(()),
-    };
-    // A message that has arrived is one; the end of the team is then seen in the next operation.
-    let outcome = outcome.and_then(|()| group.barrier(ctx.deadline()));
-    match outcome {
-        Err(Error::PeerLost { rank, .. }) => Ok(serde_json::json!(rank)),
-        other => Err(format!("{other:?}").into()),
-    }
-}
-
-fn alive() -> Vec<Case> {
     let case = |name: &str, run: fn(&RankCtx) -> RankResult| {
         Case::ranks("collective", name, run).backend("same-device")
     };

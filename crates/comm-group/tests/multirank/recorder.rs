@@ -20,13 +20,22 @@ const ROUNDS: u64 = 60;
 const KEPT: usize = 256;
 const STUCK: usize = 1;
 
-pub const PROGRAMS: &[Program] = &[Program { name: "recorded", run: recorded }];
+pub const PROGRAMS: &[Program] = &[
+    Program { name: "recorded", run: recorded },
+    Program { name: "recorded-leaving", run: leaving },
+    Program { name: "recorded-receiving", run: receiving },
+];
 
 pub fn cases() -> Vec<Case> {
     let case = |name: &str, run: fn(&LauncherCtx) -> RankResult| {
         Case::launcher(SUITE, name, run).worlds(|world| world == 3).limit(Duration::from_secs(60))
     };
-    vec![case("dump/-/-/stuck-rank", stuck), case("dump/-/-/no-folder", no_folder)]
+    vec![
+        case("dump/-/-/stuck-rank", stuck),
+        case("dump/-/-/no-folder", no_folder),
+        case("dump/-/-/rank-that-left", left),
+        case("dump/-/-/inside-a-message", inside_a_message),
+    ]
 }
 
 /// Two groups, one with more to do than the other; then one rank does not come to the busy one, and later one ends the other.
@@ -100,8 +109,9 @@ fn verdict(dumps: &[Dump]) -> Any<(u64, String, Vec<u64>)> {
         let ranks = dump.end["ranks"].as_array().cloned().unwrap_or_default();
         ranks.iter().filter(|r| r["seq"].as_u64() < Some(seq)).filter_map(|r| r["rank"].as_u64()).collect()
     };
-    let stuck = behind(&dumps[0]);
-    assert!(dumps.iter().all(|dump| behind(dump) == stuck), "all say the same");
+    // Who was only a little late is there in its own dump.
+    let mut stuck = behind(&dumps[0]);
+    stuck.retain(|rank| dumps.iter().all(|dump| behind(dump).contains(rank)));
     Ok((seq, op.to_string(), stuck))
 }
 
@@ -160,6 +170,74 @@ fn stuck(ctx: &LauncherCtx) -> RankResult {
         check!(dump.end["error"].as_str().is_some_and(|error| error.contains("enough")), "{}", dump.end);
     }
     check_eq!(std::fs::read_dir(&folder)?.count(), 2 * ctx.world(), "one file for each rank and team");
+    done()
+}
+
+/// One rank leaves while the others have one more operation to do.
+fn leaving(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    let mine = Tensor::from_slice(&[2], &[1f32; 2])?;
+    for _ in 0..EACH {
+        group.all_reduce(&mine, ReduceOp::Sum, SOON)?;
+    }
+    if ctx.rank() != STUCK {
+        for _ in 0..2 {
+            let error = group.reduce(&mine, ReduceOp::Sum, 0, SOON).err();
+            check!(matches!(error, Some(Error::PeerLeft { rank: STUCK, .. })), "{error:?}");
+        }
+    }
+    done()
+}
+
+/// The team goes on, and yet nothing can be done with it: that is written down, once.
+fn left(ctx: &LauncherCtx) -> RankResult {
+    let folder = tempfile::tempdir()?;
+    let launch = ctx.launch("recorded-leaving").env("COMM_DUMP_DIR", folder.path().to_string_lossy());
+    for report in launch.limit(SOON).run(SOON)? {
+        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
+    }
+    let came = dumps(folder.path(), "g")?;
+    check_eq!(came.iter().map(|dump| dump.rank).collect::<Vec<_>>(), [0, 2]);
+    let (_, op, behind) = verdict(&came)?;
+    check_eq!((op.as_str(), behind), ("reduce", vec![STUCK as u64]));
+    for dump in came {
+        check_eq!(dump.operations.len(), EACH as usize + 1, "the second call tells nothing new");
+        check_eq!(dump.end["ranks"][STUCK]["left"], json!(true));
+        let error = dump.end["error"].as_str().unwrap_or_default();
+        check!(error.contains("left") && error.contains(&format!("rank {STUCK}")), "{error}");
+    }
+    done()
+}
+
+/// One rank waits for a message that does not come, when another one ends the team.
+fn receiving(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    group.barrier(SOON)?;
+    let outcome = match ctx.rank() {
+        0 => group.recv(STUCK, SOON).map(drop),
+        STUCK => group.recv_any(SOON).map(drop),
+        _ => {
+            group.abort_handle().abort("enough");
+            group.send(&Tensor::from_slice(&[1], &[0u8])?, 0, SOON)
+        }
+    };
+    check!(matches!(outcome, Err(Error::Aborted { by: 2, .. })), "{outcome:?}");
+    done()
+}
+
+/// The end of the team is written down by whoever hears of it, also in a message.
+fn inside_a_message(ctx: &LauncherCtx) -> RankResult {
+    let folder = tempfile::tempdir()?;
+    let launch = ctx.launch("recorded-receiving").env("COMM_DUMP_DIR", folder.path().to_string_lossy());
+    for report in launch.limit(SOON).run(SOON)? {
+        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
+    }
+    let all = dumps(folder.path(), "g")?;
+    check_eq!(all.iter().map(|dump| dump.rank).collect::<Vec<_>>(), [0, 1, 2]);
+    for dump in all {
+        check_eq!(dump.operations.len(), 1, "the barrier; messages are no operations of all");
+        check!(dump.end["error"].as_str().is_some_and(|error| error.contains("enough")), "{}", dump.end);
+    }
     done()
 }
 

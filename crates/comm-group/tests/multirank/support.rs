@@ -12,7 +12,7 @@ use comm_group::{ReduceOp, ThreadGroup};
 use comm_testkit::oracle::Summand;
 use comm_testkit::oracle::reduce::{Reduction, reduce};
 use comm_testkit::values::{SplitMix64, Strided, random_elements};
-use comm_testkit::{RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{RankCtx, RankReport, RankResult, check, check_eq, done};
 
 pub type Any<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -91,6 +91,14 @@ pub fn random_view(rng: &mut SplitMix64, shape: &[usize]) -> Strided {
     Strided { name: "random", shape: shape.to_vec(), strides, offset, storage }
 }
 
+/// The same in another order.
+pub fn shuffled<T>(rng: &mut SplitMix64, mut all: Vec<T>) -> Vec<T> {
+    for i in (1..all.len()).rev() {
+        all.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    all
+}
+
 /// The bytes of the elements, in row-major order.
 pub fn bytes_of(tensor: &Tensor) -> Any<Vec<u8>> {
     let mut bytes = vec![0; tensor.nbytes()];
@@ -167,8 +175,19 @@ pub fn contribution(rng: &SplitMix64, rank: usize, dtype: DType, numel: usize) -
     random_elements(&mut rng.fork(rank as u64), dtype, numel)
 }
 
+/// That all ranks of a launch have ended well; else what became of each that has not, for one's error may only be that another
+/// has left.
+pub fn all_ok(reports: &[RankReport]) -> Any<()> {
+    let bad = reports.iter().filter(|report| !report.outcome.is_ok());
+    let bad: Vec<String> = bad.map(|report| format!("rank {}: {}", report.rank, report.outcome)).collect();
+    if bad.is_empty() { Ok(()) } else { Err(bad.join("; ").into()) }
+}
+
 /// Compares bit for bit, and says where the first difference is.
 pub fn same_bytes(what: &str, seen: &[u8], expected: &[u8]) -> RankResult {
+    if seen == expected {
+        return done();
+    }
     check_eq!(seen.len(), expected.len(), "{what}");
     if let Some(at) = (0..seen.len()).find(|&i| seen[i] != expected[i]) {
         let end = (at + 8).min(seen.len());

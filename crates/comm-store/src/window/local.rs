@@ -4,6 +4,7 @@
 //! parts, and with its last handle that it is gone, and makes that one look; its own parts it keeps until all others have
 //! said so, or are dead, or have left without ever having reached them. So a window is freed when the last of its ranks has left it, whoever that is.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,7 +15,19 @@ use comm_core::team::Member;
 use super::expose::Exposition;
 use super::part::{Door, Part};
 
-pub(super) struct Local {
+/// What is made on a window, shared by the ranks of this process: it is there as long as one of them has the window.
+pub(crate) trait Upon: Any + Send + Sync {
+    /// What other processes may still use of it, when all ranks of this process have gone.
+    fn leave(&self) -> Beside;
+}
+
+/// Memory beside the parts that other processes may use, and whether one of them, by its index, uses it no more.
+pub(crate) struct Beside {
+    pub(crate) memory: Box<dyn Send>,
+    pub(crate) let_go: Box<dyn Fn(usize) -> bool + Send>,
+}
+
+pub(crate) struct Local {
     member: Arc<Member>,
     /// All parts, as they are reached from this process, by rank.
     parts: Vec<OnceLock<Part>>,
@@ -22,6 +35,7 @@ pub(super) struct Local {
     exposed: Vec<Mutex<HashMap<usize, Exposition>>>,
     /// Whether all ranks have agreed not to make the window, so that nobody reaches anybody's part.
     refused: AtomicBool,
+    upon: OnceLock<Arc<dyn Upon>>,
 }
 
 impl Local {
@@ -32,6 +46,7 @@ impl Local {
             parts: (0..size).map(|_| OnceLock::new()).collect(),
             exposed: (0..size).map(|_| Mutex::default()).collect(),
             refused: AtomicBool::new(false),
+            upon: OnceLock::new(),
         }
     }
 
@@ -57,6 +72,15 @@ impl Local {
         for door in self.other_doors() {
             door.enter(own);
         }
+    }
+
+    /// What is made on the window, by the first that asks; `None` if that was something else.
+    ///
+    /// A rank that has not come back from making the window holds this already, so however soon others come and go, all
+    /// ranks of this process share one.
+    pub(crate) fn upon<T: Upon>(&self, make: impl FnOnce() -> T) -> Option<Arc<T>> {
+        let there: Arc<dyn Any + Send + Sync> = self.upon.get_or_init(|| Arc::new(make())).clone();
+        there.downcast().ok()
     }
 
     pub(super) fn refused(&self) {
@@ -99,10 +123,13 @@ impl Drop for Local {
             (0..self.member.processes()).for_each(|process| self.member.ring_process(process));
         }
         let (door, member) = (ours.first().cloned(), self.member.clone());
-        self.member.keep(ours, move |process| {
+        let (memory, let_go) = self.upon.get().map(|upon| upon.leave()).map(|b| (b.memory, b.let_go)).unzip();
+        self.member.keep((ours, memory), move |process| {
             let Some(door) = door.as_ref().and_then(|part| part.door().ok()) else { return true };
             // Who could never reach the parts does not come to the door to say that it is gone.
-            door.has_left(process) || (!door.has_entered(process) && member.process_has_left(process))
+            let is_gone =
+                door.has_left(process) || (!door.has_entered(process) && member.process_has_left(process));
+            is_gone && let_go.as_ref().is_none_or(|let_go| let_go(process))
         });
     }
 }

@@ -4,6 +4,7 @@ mod alignment;
 mod atomic;
 mod cost;
 mod expose;
+mod handshake;
 mod local;
 mod part;
 mod region;
@@ -15,18 +16,23 @@ mod transfer;
 mod view;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use comm_core::hub::is_forked;
 use comm_core::team::{BOARD_BYTES, Member, OpGuard, odd_one_out};
+use comm_core::wait::Cell;
 use comm_core::{Deadline, Error, Result, point};
+
+use crate::memory::MemoryCell;
 
 use cost::Counters;
 pub use cost::{Cost, Operation, cost};
 pub use expose::Exposed;
-use local::Local;
+pub use handshake::{Await, Notify};
+pub(crate) use local::{Beside, Local, Upon};
 use part::{Part, Place};
 pub use region::{Region, TypedRegion};
-pub use signals::{Await, Notify, SignalWait, Signals};
+pub use signals::{SignalWait, Signals};
 pub use spec::WindowSpec;
 pub use transfer::{StoreOp, Sub};
 pub use view::View;
@@ -92,15 +98,32 @@ impl Window {
         spec: impl Into<WindowSpec>,
         deadline: impl Into<Deadline>,
     ) -> Result<Window> {
-        let mut op = member.begin(ALLOC, deadline)?;
-        match Window::build(&mut op, member, spec.into()) {
+        Window::alloc_for(ALLOC, 0, member, spec, deadline)
+    }
+
+    /// As [`alloc`](Window::alloc), for what is made of a window: the name of the operation, and the layout of what it keeps
+    /// in the parts.
+    pub(crate) fn alloc_for(
+        op: &'static str,
+        inside: u64,
+        member: &Arc<Member>,
+        spec: impl Into<WindowSpec>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Window> {
+        let mut op = member.begin(op, deadline)?;
+        match Window::build(&mut op, member, spec.into(), inside) {
             Ok(verdict) => op.settle(verdict, true),
             Err(error) => op.settle(Err(error), false),
         }
     }
 
     /// The window, or why all ranks make none; or an error of this rank's own.
-    fn build(op: &mut OpGuard<'_>, member: &Arc<Member>, spec: WindowSpec) -> Result<Result<Window>> {
+    fn build(
+        op: &mut OpGuard<'_>,
+        member: &Arc<Member>,
+        spec: WindowSpec,
+        inside: u64,
+    ) -> Result<Result<Window>> {
         let (rank, size) = (member.rank(), member.size());
         // A spec that cannot be is told all the same, so that all come to the same verdict.
         let own = match spec.check() {
@@ -114,7 +137,7 @@ impl Window {
         if let Some(own) = own {
             local.set_part(rank, own);
         }
-        let said = match op.say(&Place::new(segment, offset, spec).to_board()) {
+        let said = match op.say(&Place::new(segment, offset, spec, inside).to_board()) {
             Ok(said) => said,
             Err(error @ Error::Mismatch { .. }) => {
                 local.refused();
@@ -199,13 +222,29 @@ impl Window {
     /// [`Error::Mismatch`], on all ranks, if they reset different windows or do something else that they must agree about;
     /// nothing is reset then, and the team goes on. What ends a symmetric operation.
     pub fn reset(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        let mut op = self.member.begin("Window::reset", deadline)?;
-        let outcome = self.wipe(&mut op);
+        self.reset_by("Window::reset", deadline, || {
+            let part = self.part(self.rank())?;
+            part.wipe()?;
+            (0..self.spec.signals as usize)
+                .try_for_each(|cell| part.cell(cell).map(|cell| cell.set(0, self.member.bell())))
+        })
+    }
+
+    /// A handshake around what this rank does to its own part: nobody does it before all have come, nor goes on before all
+    /// have done it.
+    pub(crate) fn reset_by(
+        &self,
+        op: &'static str,
+        deadline: impl Into<Deadline>,
+        wipe: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut op = self.member.begin(op, deadline)?;
+        let outcome = self.wipe(&mut op, wipe);
         let agreed = matches!(outcome, Err(Error::Mismatch { .. }));
         op.settle(outcome, agreed)
     }
 
-    fn wipe(&self, op: &mut OpGuard<'_>) -> Result<()> {
+    fn wipe(&self, op: &mut OpGuard<'_>, wipe: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut board = [0; BOARD_BYTES];
         board[..8].copy_from_slice(&self.id.to_ne_bytes());
         let said = op.say(&board)?;
@@ -219,12 +258,28 @@ impl Window {
             return Err(Error::Mismatch { rank: odd, field: "window", theirs, others, at: Box::default() });
         }
         point!("window.wipe");
-        let part = self.part(self.rank())?;
-        part.wipe()?;
-        for cell in 0..self.spec.signals as usize {
-            part.cell(cell)?.set(0, self.member.bell());
-        }
+        wipe()?;
         op.heard()
+    }
+
+    /// A cell of a rank's part.
+    pub(crate) fn cell(&self, rank: usize, index: usize) -> Result<&Cell> {
+        self.reached(rank)?.cell(index)
+    }
+
+    /// A cell of a rank's part, for a task.
+    pub(crate) fn task_cell(&self, rank: usize, index: usize) -> Result<MemoryCell> {
+        self.reached(rank)?.task_cell(index)
+    }
+
+    /// Words of a rank's part, so many bytes into it.
+    pub(crate) fn words(&self, rank: usize, at: usize, count: usize) -> Result<&[AtomicU64]> {
+        self.reached(rank)?.atomics(at, count)
+    }
+
+    /// What the ranks of this process share of it.
+    pub(crate) fn local(&self) -> &Arc<Local> {
+        &self.local
     }
 
     /// Whether peers of this rank are in other processes.

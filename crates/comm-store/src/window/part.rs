@@ -10,6 +10,7 @@ use comm_core::wait::Cell;
 use comm_core::{Error, Result, layout};
 
 use super::spec::WindowSpec;
+use crate::memory::{Memory, MemoryCell};
 
 /// Which processes reach the parts of a process, and which do so no more. At the start of every part; that of the lowest
 /// rank of a process counts.
@@ -96,8 +97,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn new(segment: u64, offset: u64, spec: WindowSpec) -> Place {
-        Place { segment, offset, spec, layout: LAYOUT }
+    /// `inside` is the layout of what its maker keeps in the part.
+    pub(super) fn new(segment: u64, offset: u64, spec: WindowSpec, inside: u64) -> Place {
+        Place { segment, offset, spec, layout: LAYOUT ^ inside }
     }
 
     pub(super) const BYTES: usize = 6 * 8;
@@ -117,15 +119,6 @@ impl Place {
         let spec = WindowSpec { bytes: word(2), signals: word(3), slots: word(4) };
         Place { segment: word(0), offset: word(1), spec, layout: word(5) }
     }
-}
-
-/// The memory of a part.
-#[derive(Clone)]
-enum Memory {
-    /// A block of this process: this rank's own, or that of a rank that is a thread beside it.
-    Here(Arc<Block>),
-    /// A range of a segment of another process.
-    There(Arc<Segment>, u64),
 }
 
 /// One rank's part, mapped here.
@@ -168,10 +161,7 @@ impl Part {
 
     /// The block, if it is of this process.
     pub(super) fn block(&self) -> Option<&Arc<Block>> {
-        match &self.memory {
-            Memory::Here(block) => Some(block),
-            Memory::There(..) => None,
-        }
+        self.memory.block()
     }
 
     pub(super) fn door(&self) -> Result<&Door> {
@@ -179,9 +169,18 @@ impl Part {
     }
 
     pub(super) fn cell(&self, index: usize) -> Result<&Cell> {
-        let at = (index as u64) < self.spec.signals;
-        let at = at.then(|| self.spec.signals_at() + index as u64 * size_of::<Cell>() as u64);
-        Ok(&self.typed::<Cell>(at.ok_or_else(|| self.outside("signal", index))?, 1)?[0])
+        Ok(&self.typed::<Cell>(self.cell_at(index)?, 1)?[0])
+    }
+
+    /// A cell for a task.
+    pub(super) fn task_cell(&self, index: usize) -> Result<MemoryCell> {
+        MemoryCell::new(self.memory.clone(), self.cell_at(index)?)
+    }
+
+    fn cell_at(&self, index: usize) -> Result<u64> {
+        let at = ((index as u64) < self.spec.signals)
+            .then(|| self.spec.signals_at() + index as u64 * size_of::<Cell>() as u64);
+        at.ok_or_else(|| self.outside("signal", index))
     }
 
     pub(super) fn slot(&self, index: usize) -> Result<&Slot> {
@@ -191,20 +190,12 @@ impl Part {
 
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let at = self.bytes_at(offset, bytes.len())?;
-        match &self.memory {
-            Memory::Here(block) => block.copy_in(at, bytes)?,
-            Memory::There(segment, base) => segment.copy_in(base + at, bytes)?,
-        }
-        Ok(())
+        self.memory.write(at, bytes)
     }
 
     pub(super) fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let at = self.bytes_at(offset, bytes.len())?;
-        match &self.memory {
-            Memory::Here(block) => block.copy_out(at, bytes)?,
-            Memory::There(segment, base) => segment.copy_out(base + at, bytes)?,
-        }
-        Ok(())
+        self.memory.read(at, bytes)
     }
 
     /// Atomic integers that lie `offset` bytes into the bytes.
@@ -242,10 +233,7 @@ impl Part {
     }
 
     fn typed<T: Shared>(&self, offset: u64, count: u64) -> Result<&[T]> {
-        Ok(match &self.memory {
-            Memory::Here(block) => block.typed_slice(offset, count as usize)?,
-            Memory::There(segment, base) => segment.typed_slice(base + offset, count as usize)?,
-        })
+        self.memory.typed(offset, count as usize)
     }
 
     fn outside(&self, what: &str, index: usize) -> Error {

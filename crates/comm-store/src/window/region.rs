@@ -8,7 +8,7 @@ use comm_core::team::OpGuard;
 use comm_core::tensor::{DType, Layout, Tensor, TensorBuf, Tile};
 use comm_core::{Deadline, Error, Result, point};
 
-use super::signals::Await;
+use super::handshake::Await;
 
 use super::transfer::{Rect, StoreOp, Sub, check_dtypes, tiles};
 use super::{View, Window};

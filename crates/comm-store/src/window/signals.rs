@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use comm_core::team::{CellRef, OpGuard, TaskWait, TeamSnapshot};
+use comm_core::team::{OpGuard, TaskWait, TeamSnapshot};
 use comm_core::tensor::Layout;
 use comm_core::wait::Cell;
 use comm_core::{Deadline, Error, Result, point};
 
 use super::Window;
 use super::cost::Counters;
-use super::part::Part;
+use crate::memory::MemoryCell;
 use crate::signal::{self, Cmp, NotifyOp, credits};
 
 /// Signal cells of a window as an array of some shape, the same on every rank: `i32` each, alone on its cache line.
@@ -22,7 +22,7 @@ use crate::signal::{self, Cmp, NotifyOp, credits};
 /// Everything that it has written before a notify, wherever, is there for whoever has waited for that notify. Signals are
 /// counters that nothing resets; the [module](super) says how to use them more than once.
 pub struct Signals<'w> {
-    window: &'w Window,
+    pub(super) window: &'w Window,
     /// The window's cell that is the first here.
     first: usize,
     shape: Box<[usize]>,
@@ -179,7 +179,7 @@ impl<'w> Signals<'w> {
         deadline: impl Into<Deadline>,
     ) -> Result<SignalWait> {
         self.awaited("Signals::wait_async", cell, from)?;
-        let own = OwnCell { part: self.window.part(self.window.rank())?.clone(), index: self.index(cell)? };
+        let own = self.window.part(self.window.rank())?.task_cell(self.index(cell)?)?;
         let what = Wanted { cell, cmp, expected }.to_string();
         let ready: Ready = Box::new(move |seen| cmp.holds(signal::low_half(seen), expected));
         let wait = self.window.member.wait_task(&what, own, from, expected.into(), ready, deadline);
@@ -286,8 +286,8 @@ impl<'w> Signals<'w> {
         if !std::ptr::eq(op.team(), self.window.member.as_ref()) {
             return Err(Error::invalid("Signals::meet", "the operation is of another rank than the window"));
         }
-        // Before any letter or credit: there are places for no more than those of one call that does not come about.
-        op.all_present()?;
+        // A credit that is never spent would be one too many for a peer that has not spent its last one yet.
+        op.may_come_about()?;
         let (rank, size) = (self.window.rank(), self.window.nranks());
         let bell = self.window.member.bell();
         let own: Vec<&Cell> = (0..size).map(|src| self.row(rank, src)).collect::<Result<_>>()?;
@@ -338,7 +338,7 @@ impl<'w> Signals<'w> {
         self.window.part(rank)?.cell(self.first + src)
     }
 
-    fn cell_of(&self, rank: usize, cell: &[usize]) -> Result<&'w Cell> {
+    pub(super) fn cell_of(&self, rank: usize, cell: &[usize]) -> Result<&'w Cell> {
         let index = self.index(cell)?;
         self.window.part(rank)?.cell(index)
     }
@@ -372,14 +372,6 @@ fn as_signal(mut error: Error) -> Error {
     error
 }
 
-/// The signal of a transfer is of the same ranks as its bytes: numbers of ranks of another team are others.
-fn same_rank(op: &'static str, signals: &Window, window: &Window) -> Result<()> {
-    if Arc::ptr_eq(&signals.member, &window.member) {
-        return Ok(());
-    }
-    Err(Error::invalid(op, "the signal is of a window of another team than the bytes"))
-}
-
 /// Where a rank was seen to be.
 fn whereabouts(team: &TeamSnapshot, rank: usize) -> String {
     team.ranks.get(rank).map_or_else(|| format!("rank {rank}: unknown"), ToString::to_string)
@@ -398,27 +390,13 @@ impl fmt::Display for Wanted<'_> {
     }
 }
 
-/// A cell of this rank, for a task, which may live longer than the view.
-struct OwnCell {
-    part: Part,
-    index: usize,
-}
-
-impl CellRef for OwnCell {
-    fn cell(&self) -> &Cell {
-        // That it is there was checked when the wait was made; a cell that never changes ends with its deadline.
-        static NONE: std::sync::OnceLock<Cell> = std::sync::OnceLock::new();
-        self.part.cell(self.index).unwrap_or_else(|_| NONE.get_or_init(Cell::default))
-    }
-}
-
 type Ready = Box<dyn Fn(u64) -> bool + Send>;
 
 /// A wait for a signal as a future: what the cell holds when it compares as it should. See [`Signals::wait_async`].
 #[must_use = "a future does nothing unless it is polled"]
 pub struct SignalWait {
     counters: Arc<Counters>,
-    wait: TaskWait<OwnCell, Ready>,
+    wait: TaskWait<MemoryCell, Ready>,
 }
 
 impl fmt::Debug for SignalWait {
@@ -436,84 +414,5 @@ impl Future for SignalWait {
             self.counters.waited();
         }
         outcome.map(|done| done.map(signal::low_half).map_err(as_signal))
-    }
-}
-
-/// A signal to send when something has been [put](super::View::put) into a peer's part.
-#[derive(Debug, Clone, Copy)]
-pub struct Notify<'a> {
-    signals: &'a Signals<'a>,
-    cell: &'a [usize],
-    value: i32,
-    op: NotifyOp,
-}
-
-impl<'a> Notify<'a> {
-    /// Adds to a cell of the peer.
-    pub fn add(signals: &'a Signals<'_>, cell: &'a [usize], value: i32) -> Notify<'a> {
-        Notify { signals, cell, value, op: NotifyOp::Add }
-    }
-
-    /// Sets a cell of the peer.
-    pub fn set(signals: &'a Signals<'_>, cell: &'a [usize], value: i32) -> Notify<'a> {
-        Notify { signals, cell, value, op: NotifyOp::Set }
-    }
-
-    /// Whether it can be sent to a peer of this window.
-    pub(super) fn check(&self, op: &'static str, window: &Window, peer: usize) -> Result<()> {
-        same_rank(op, self.signals.window, window)?;
-        self.signals.cell_of(peer, self.cell).map(drop)
-    }
-
-    pub(super) fn send(&self, peer: usize) -> Result<()> {
-        self.signals.notify(peer, self.cell, self.value, self.op)
-    }
-}
-
-/// A signal to wait for, before something is [got](super::View::get) from a peer or by itself.
-#[derive(Debug, Clone, Copy)]
-pub struct Await<'a> {
-    signals: &'a Signals<'a>,
-    cell: &'a [usize],
-    cmp: Cmp,
-    expected: i32,
-    from: Option<usize>,
-    deadline: Deadline,
-}
-
-impl<'a> Await<'a> {
-    /// A cell of this rank that compares so to a number, by the default deadline.
-    pub fn new(signals: &'a Signals<'_>, cell: &'a [usize], cmp: Cmp, expected: i32) -> Await<'a> {
-        Await { signals, cell, cmp, expected, from: None, deadline: Deadline::default() }
-    }
-
-    /// A cell of this rank that is at least this.
-    pub fn ge(signals: &'a Signals<'_>, cell: &'a [usize], expected: i32) -> Await<'a> {
-        Await::new(signals, cell, Cmp::Ge, expected)
-    }
-
-    /// It is this rank that sends it.
-    #[must_use]
-    pub fn from(self, rank: usize) -> Await<'a> {
-        Await { from: Some(rank), ..self }
-    }
-
-    /// It must have come by then.
-    #[must_use]
-    pub fn by(self, deadline: impl Into<Deadline>) -> Await<'a> {
-        Await { deadline: deadline.into(), ..self }
-    }
-
-    /// Whether it comes to the rank of this window.
-    pub(super) fn check(&self, op: &'static str, window: &Window) -> Result<()> {
-        same_rank(op, self.signals.window, window)
-    }
-
-    /// Waits for it, and returns what the cell holds.
-    ///
-    /// # Errors
-    /// Those of [`Signals::wait`].
-    pub fn now(&self) -> Result<i32> {
-        self.signals.wait(self.cell, self.cmp, self.expected, self.from, self.deadline)
     }
 }

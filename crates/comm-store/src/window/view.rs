@@ -6,7 +6,7 @@ use comm_core::tensor::{DType, Element, Layout, Tensor, TensorBuf, Tile};
 use comm_core::{Error, Result, point};
 
 use super::alignment::check_alignment;
-use super::signals::{Await, Notify};
+use super::handshake::{Await, Notify};
 use super::transfer::{Rect, StoreOp, Sub, check_dtypes, check_op, tiles};
 use super::{Part, Window};
 

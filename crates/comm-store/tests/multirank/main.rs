@@ -1,4 +1,4 @@
-//! Windows over threads, processes and both.
+//! Windows and stores over threads, processes and both.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,11 +7,12 @@
 )]
 
 mod fault;
+mod store;
 mod support;
 mod window;
 
 fn main() -> std::process::ExitCode {
-    let cases = [fault::cases(), window::cases()].concat();
-    let programs = [fault::PROGRAMS, window::PROGRAMS].concat();
+    let cases = [fault::cases(), window::cases(), store::cases()].concat();
+    let programs = [fault::PROGRAMS, window::PROGRAMS, store::PROGRAMS].concat();
     comm_testkit::main(&cases, &programs)
 }

@@ -47,7 +47,12 @@ impl Script {
     const GATES: usize = 16;
 
     pub fn new(ctx: &RankCtx) -> Any<Script> {
-        let team = team(ctx, "script")?;
+        Script::named(ctx, "script")
+    }
+
+    /// One of several within a case.
+    pub fn named(ctx: &RankCtx, name: &str) -> Any<Script> {
+        let team = team(ctx, name)?;
         let window = Window::alloc(&team, WindowSpec::bytes(0).signals(Script::GATES), ctx.deadline())?;
         Ok(Script { window, deadline: ctx.deadline(), _team: team })
     }
@@ -109,9 +114,14 @@ pub struct GaveUp {
 
 /// Checks that a wait of [`SHORT`] gave up, and not before its time.
 pub fn gave_up<T: Debug>(outcome: Result<T, Error>) -> Any<GaveUp> {
+    gave_up_after(SHORT, outcome)
+}
+
+/// Checks that a wait gave up, and not before its time.
+pub fn gave_up_after<T: Debug>(patience: Duration, outcome: Result<T, Error>) -> Any<GaveUp> {
     match outcome {
         Err(Error::Timeout { what, waited, missing, seen, expected, .. }) => {
-            check!(waited >= SHORT, "{what}: gave up after {waited:?}");
+            check!(waited >= patience, "{what}: gave up after {waited:?}");
             let missing = missing.iter().map(|m| m.rank).collect();
             Ok(GaveUp { what, seen, expected, missing })
         }

@@ -90,7 +90,7 @@ fn run(text: &str, programs: &[Program], cases: &[Case]) -> Result<(), String> {
     let ranks = spec.placement.get(spec.process).cloned().ok_or("the process has no ranks")?;
     let (link, lines) = Link::open(spec.to_launcher, spec.from_launcher).map_err(|e| e.to_string())?;
     let link = Arc::new(link);
-    let armed = Armed::install(&spec.faults, spec.process, spec.record, link.clone());
+    let armed = Armed::install(&spec.faults, spec.process, spec.world, spec.record, link.clone());
     let watchdog = Watchdog::new(&ranks);
     let child = Arc::new(Child { spec, link, watchdog, armed });
     remember_panics();

@@ -88,7 +88,7 @@ pub(crate) fn describe(child: &Child, rank: usize, teams: &Teams) -> String {
         Some(d) => format!("in {} for {} ms", d.what, d.since.elapsed().as_millis()),
     };
     // Writing to a String cannot fail.
-    let _ = match child.armed.last(Some(rank)) {
+    let _ = match child.armed.last(rank) {
         Some(last) => {
             write!(
                 text,

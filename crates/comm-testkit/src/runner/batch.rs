@@ -111,9 +111,10 @@ fn run_case(group: &Group<'_>, running: &Running, index: usize, case: &Case) -> 
     }
     let reports = if state == CaseState::Over { Vec::new() } else { running.wait(Duration::ZERO) };
     let ms = ends.iter().filter_map(|(_, e)| e.as_ref()).map(|e| e.ms).max().unwrap_or(0);
-    let (mut faults, mut skips) = (Vec::new(), Vec::new());
+    let (mut faults, mut skips, mut value) = (Vec::new(), Vec::new(), Value::Null);
     for (rank, end) in &ends {
         match end.as_ref().map(|e| &e.end) {
+            Some(End::Ok(of_first)) if *rank == 0 => value = of_first.clone(),
             Some(End::Ok(_)) => {}
             Some(End::Err(text)) => faults.push(format!("rank {rank}: {text}")),
             Some(End::Panicked(text)) => faults.push(format!("rank {rank} panicked: {text}")),
@@ -140,5 +141,5 @@ fn run_case(group: &Group<'_>, running: &Running, index: usize, case: &Case) -> 
         CaseState::Over => Status::Failed,
     };
     let reason = (!faults.is_empty()).then(|| faults.join("\n"));
-    (group.row(case, status, ms, reason), state == CaseState::Over)
+    (Row { value, ..group.row(case, status, ms, reason) }, state == CaseState::Over)
 }

@@ -1,5 +1,6 @@
 //! The flags of a multi-rank test target.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,12 +14,15 @@ use crate::layout::Layout;
 
 const HIGHEST_WORLD: u64 = 64;
 
+/// The world sizes that every case runs in, unless others are asked for.
+const USUAL_WORLDS: [usize; 3] = [2, 3, 4];
+
 /// Runs multi-rank test cases.
 #[derive(Debug, Parser)]
 #[command(name = "multirank", disable_version_flag = true)]
 pub(crate) struct Args {
-    /// World sizes
-    #[arg(long = "world", value_name = "N,..", value_delimiter = ',', default_value = "2,3,4", value_parser = world)]
+    /// World sizes [default: 2,3,4, and for some cases more]
+    #[arg(long = "world", value_name = "N,..", value_delimiter = ',', value_parser = world)]
     worlds: Vec<usize>,
     /// Layouts
     #[arg(long = "layout", value_name = "threads,processes,mixed|all", value_delimiter = ',', default_value = "all", value_parser = layouts)]
@@ -35,7 +39,7 @@ pub(crate) struct Args {
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The long version of checks that have one
+    /// The long version of checks that have one, and the cases that are long only
     #[arg(long)]
     pub full: bool,
     /// Writes the rows as a JSON array; `-` is standard output, and then nothing else goes there
@@ -83,13 +87,21 @@ impl Args {
         flat.sort();
         flat.dedup();
         args.flat = flat;
-        args.worlds.sort();
-        args.worlds.dedup();
         Ok(args)
     }
 
-    pub fn worlds(&self) -> &[usize] {
-        &self.worlds
+    /// The world sizes in which any of these cases runs.
+    pub fn worlds<'a>(&self, cases: impl Iterator<Item = &'a Case>) -> BTreeSet<usize> {
+        if self.worlds.is_empty() {
+            cases.flat_map(|case| case.also).chain(&USUAL_WORLDS).copied().collect()
+        } else {
+            self.worlds.iter().copied().collect()
+        }
+    }
+
+    /// Whether a case runs in a world size, as far as the flags say.
+    pub fn is_in(&self, case: &Case, world: usize) -> bool {
+        !self.worlds.is_empty() || USUAL_WORLDS.contains(&world) || case.also.contains(&world)
     }
 
     pub fn layouts(&self) -> &[Layout] {
@@ -101,7 +113,8 @@ impl Args {
         let title = case.title();
         let named = |part: &Option<String>| part.as_ref().is_none_or(|p| title.contains(p.as_str()));
         let backend = self.backends.is_empty() || self.backends.iter().any(|b| b == case.backend);
-        named(&self.filter) && named(&self.name) && backend && case.devices.contains(&self.device.as_str())
+        let device = case.devices.contains(&self.device.as_str());
+        named(&self.filter) && named(&self.name) && backend && device && (self.full || !case.is_long)
     }
 
     /// What to say when nothing matches.
@@ -113,8 +126,11 @@ impl Args {
         if let Some(filter) = &self.filter {
             text += &format!(" --filter {filter:?}");
         }
+        if self.full {
+            text += " --full";
+        }
         let names: Vec<&str> = self.flat.iter().map(|l| l.name()).collect();
-        let worlds: Vec<String> = self.worlds.iter().map(usize::to_string).collect();
+        let worlds: Vec<String> = self.worlds([].into_iter()).iter().map(usize::to_string).collect();
         format!("{text} --world {} --layout {}", worlds.join(","), names.join(","))
     }
 
@@ -146,12 +162,27 @@ mod tests {
     #[test]
     fn defaults_and_lists() {
         let args = parse("t").unwrap();
-        assert_eq!(args.worlds(), [2, 3, 4]);
+        assert_eq!(args.worlds([].into_iter()), BTreeSet::from([2, 3, 4]));
         assert_eq!(args.layouts(), Layout::ALL);
         let args = parse("t --world 4,2 --layout mixed,threads --backend a,b --seed 9 --full").unwrap();
-        assert_eq!(args.worlds(), [2, 4]);
+        assert_eq!(args.worlds([].into_iter()), BTreeSet::from([2, 4]));
         assert_eq!(args.layouts(), [Layout::Threads, Layout::Mixed]);
         assert!(args.full && args.seed == 9);
+    }
+
+    #[test]
+    fn a_case_may_want_more_worlds() {
+        let [plain, large] = ["plain", "large"].map(|name| Case::ranks("s", name, |_| crate::done()));
+        let large = large.also_worlds(&[1, 8]);
+        let usual = parse("t").unwrap();
+        assert_eq!(usual.worlds([&plain, &large].into_iter()), BTreeSet::from([1, 2, 3, 4, 8]));
+        let where_ = |args: &Args, case| (1..10).filter(|&n| args.is_in(case, n)).collect::<Vec<_>>();
+        assert_eq!(where_(&usual, &plain), [2, 3, 4]);
+        assert_eq!(where_(&usual, &large), [1, 2, 3, 4, 8]);
+        // Who says which gets those alone.
+        let asked = parse("t --world 4,5").unwrap();
+        assert_eq!(asked.worlds([&large].into_iter()), BTreeSet::from([4, 5]));
+        assert!(asked.is_in(&plain, 5));
     }
 
     #[test]
@@ -171,5 +202,7 @@ mod tests {
         for line in ["t", "t --device sim --backend a", "t --device sim --filter y", "t other --device sim"] {
             assert!(!parse(line).unwrap().chooses(&case), "{line}");
         }
+        let long = Case::ranks("s", "long", |_| crate::done()).only_full();
+        assert!(parse("t --full").unwrap().chooses(&long) && !parse("t").unwrap().chooses(&long));
     }
 }

@@ -5,9 +5,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use comm_core::Deadline;
+use serde_json::Value;
 
 use super::report::{self, Report};
-use super::{Case, Group, Kind, Status};
+use super::{Case, Group, Kind, Row, Status};
 use crate::child::attempt;
 use crate::launch::{Launch, kill_all_of};
 use crate::layout::Layout;
@@ -113,10 +114,14 @@ pub(super) fn run(group: &Group<'_>, case: &Case, report: &mut Report) {
         // Nobody listens any more if the case was given up.
         let _ = done.send(attempt(|| body(&ctx)).0);
     });
+    let mut value = Value::Null;
     let (status, reason) = match thread {
         Err(e) => (Status::Failed, Some(format!("cannot start a thread: {e}"))),
         Ok(_) => match result.recv_timeout(case.limit) {
-            Ok(End::Ok(_)) => (Status::Ok, None),
+            Ok(End::Ok(returned)) => {
+                value = returned;
+                (Status::Ok, None)
+            }
             Ok(End::Err(text)) => (Status::Failed, Some(text)),
             Ok(End::Panicked(text)) => (Status::Failed, Some(format!("panicked: {text}"))),
             Ok(End::Skipped(why)) => (Status::Skipped, Some(why)),
@@ -136,5 +141,5 @@ pub(super) fn run(group: &Group<'_>, case: &Case, report: &mut Report) {
         },
     };
     let ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    report.add(group.row(case, status, ms, reason), "");
+    report.add(Row { value, ..group.row(case, status, ms, reason) }, "");
 }

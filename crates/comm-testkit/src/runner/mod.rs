@@ -16,6 +16,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::child::{Program, enter, remember_panics};
 use crate::ctx::RankCtx;
 use crate::layout::Layout;
@@ -57,8 +59,10 @@ pub struct Case {
     pub(crate) backend: &'static str,
     pub(crate) devices: &'static [&'static str],
     pub(crate) worlds: fn(usize) -> bool,
+    pub(crate) also: &'static [usize],
     pub(crate) layouts: &'static [Layout],
     pub(crate) limit: Duration,
+    pub(crate) is_long: bool,
     pub(crate) kind: Kind,
 }
 
@@ -70,8 +74,10 @@ impl Case {
             backend: "-",
             devices: &["cpu"],
             worlds: |_| true,
+            also: &[],
             layouts: Layout::ALL,
             limit: Duration::from_secs(30),
+            is_long: false,
             kind,
         }
     }
@@ -112,6 +118,12 @@ impl Case {
         self
     }
 
+    /// World sizes that it runs in besides the usual ones, unless `--world` says which (default none).
+    pub fn also_worlds(mut self, worlds: &'static [usize]) -> Self {
+        self.also = worlds;
+        self
+    }
+
     /// The layouts it is made for (default all).
     pub fn layouts(mut self, layouts: &'static [Layout]) -> Self {
         self.layouts = layouts;
@@ -121,6 +133,12 @@ impl Case {
     /// How long it may take before it counts as hung (default 30 s).
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Only with `--full`: what takes many minutes, or most of the machine's memory, and has no short version.
+    pub fn only_full(mut self) -> Self {
+        self.is_long = true;
         self
     }
 
@@ -176,10 +194,10 @@ fn run(cases: &[Case], args: &Args) -> Result<bool, String> {
     }
     let chosen: Vec<(usize, &Case)> = cases.iter().enumerate().filter(|(_, c)| args.chooses(c)).collect();
     let mut groups = Vec::new();
-    for &world in args.worlds() {
+    for world in args.worlds(chosen.iter().map(|(_, case)| *case)) {
         for &layout in args.layouts() {
-            let here: Vec<(usize, &Case)> =
-                chosen.iter().copied().filter(|(_, c)| c.runs_on(world, layout)).collect();
+            let here = |case: &Case| args.is_in(case, world) && case.runs_on(world, layout);
+            let here: Vec<(usize, &Case)> = chosen.iter().copied().filter(|(_, c)| here(c)).collect();
             if !here.is_empty() {
                 groups.push((world, layout, here));
             }
@@ -225,6 +243,7 @@ impl Group<'_> {
             status,
             ms,
             reason,
+            value: Value::Null,
         }
     }
 }

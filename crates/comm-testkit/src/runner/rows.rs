@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::layout::Layout;
 
@@ -54,4 +55,7 @@ pub struct Row {
     pub ms: u64,
     /// Why it is not `ok`.
     pub reason: Option<String>,
+    /// What the case returned, on ranks what rank 0 did; left out where that is nothing.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub value: Value,
 }

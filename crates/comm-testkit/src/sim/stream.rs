@@ -1,10 +1,12 @@
 //! The queue and its worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use comm_core::device::{Device, Event, HostFn, Stream, StreamDriver};
+use comm_core::device::{Device, DeviceMemory, Event, HostFn, Stream, StreamDriver};
 use comm_core::{Deadline, Error, Result};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
@@ -173,6 +175,31 @@ impl StreamDriver for Driver {
 
     fn synchronize(&self, deadline: Deadline) -> Result<()> {
         self.0.mark()?.wait(deadline)
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<DeviceMemory> {
+        let buffer = SimBuffer::new(bytes);
+        let start = NonNull::new(buffer.as_ptr()).ok_or_else(gone)?;
+        Ok(DeviceMemory { start, free: Box::new(move || drop(buffer)) })
+    }
+
+    unsafe fn copy(&self, from: NonNull<u8>, to: NonNull<u8>, bytes: usize) -> Result<()> {
+        /// Two ranges that the worker may touch.
+        struct Ranges(NonNull<u8>, NonNull<u8>);
+        // SAFETY: they stay valid until the worker has passed the copy, as whoever asked for it promised.
+        unsafe impl Send for Ranges {}
+        let ranges = Ranges(from, to);
+        self.then(Box::new(move || {
+            let Ranges(from, to) = &ranges;
+            for i in 0..bytes {
+                // SAFETY: inside of the two ranges. Byte by byte and atomically, as everything that touches memory of this
+                // device: who does not wait for its streams sees poison, and not undefined behaviour.
+                let (from, to) = unsafe {
+                    (AtomicU8::from_ptr(from.as_ptr().add(i)), AtomicU8::from_ptr(to.as_ptr().add(i)))
+                };
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }))
     }
 }
 

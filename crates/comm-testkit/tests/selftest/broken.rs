@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use comm_testkit::{Case, LauncherCtx, RankResult, Row, Skip, Status, check, check_eq, done};
+use serde_json::{Value, json};
 
 use crate::BROKEN;
 use crate::launches::exit_after_thread;
@@ -34,7 +35,7 @@ pub fn cases() -> Vec<Case> {
         good("good/4"),
         Case::ranks("broken", "exit", |ctx| if ctx.rank() == 1 { std::process::exit(0) } else { done() }),
         Case::ranks("broken", "abort", |ctx| if ctx.rank() == 1 { std::process::abort() } else { done() }),
-        good("good/5"),
+        Case::ranks("broken", "good/5", |ctx| Ok(json!({ "rank": ctx.rank() }))),
         Case::ranks("broken", "half/skipped", |ctx| {
             if ctx.rank() == 1 { Err(Skip::because("half")) } else { done() }
         }),
@@ -69,7 +70,7 @@ pub fn cases() -> Vec<Case> {
         })
         .limit(Duration::from_millis(300)),
         Case::launcher("broken", "launcher/skipped", |_| Err(Skip::because("not here"))),
-        Case::launcher("broken", "launcher/good", |_| done()),
+        Case::launcher("broken", "launcher/good", |_| Ok(json!(7))),
     ]
 }
 
@@ -119,6 +120,12 @@ pub fn are_reported(ctx: &LauncherCtx) -> RankResult {
         check_eq!(row.reason.is_some(), !reason.is_empty());
         check!(row.reason.as_deref().unwrap_or_default().contains(reason), "{case}: {:?}", row.reason);
         check_eq!((row.world, row.seed, row.device.as_str()), (3, 5, "cpu"));
+        let value = match case {
+            "good/5" => json!({ "rank": 0 }),
+            "launcher/good" => json!(7),
+            _ => Value::Null,
+        };
+        check_eq!(row.value, value, "{case}");
     }
     check_eq!(rows.len(), expected.len());
     let count = |wanted: &[Status]| expected.iter().filter(|(_, s, _)| wanted.contains(s)).count();
@@ -153,6 +160,13 @@ pub fn command_line(_: &LauncherCtx) -> RankResult {
     let out = again(&["--filter", "ranks/identity", "--world", "2,1", "--layout", "threads"], false)?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     check_eq!((out.status.code(), text.lines().last()), (Some(0), Some("2 passed, 0 failed, 0 skipped")));
+    for (flags, rows) in [(&[][..], 4), (&["--world", "3,5"], 2)] {
+        let flags = [&["--filter", "ranks/world/one-as-well", "--layout", "threads"], flags].concat();
+        let out = again(&flags, false)?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let last = format!("{rows} passed, 0 failed, 0 skipped");
+        check_eq!((out.status.code(), text.lines().last()), (Some(0), Some(last.as_str())), "{flags:?}");
+    }
     let out = again(&["--list"], false)?;
     check!(String::from_utf8_lossy(&out.stdout).contains("ranks/identity"));
     let out = again(&["no_unit_test_of_this_name"], false)?;

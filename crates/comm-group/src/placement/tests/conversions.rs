@@ -49,6 +49,22 @@ fn a_few_elements_are_better_reduced_by_all() {
     assert_eq!(ops(&[1, 3], 3, &sum, &Shard(1)), [ReduceScatter]);
 }
 
+/// One contribution to such a sum is not the sum, and what is not reduced yet stands in the way.
+#[test]
+fn a_premultiplied_sum_of_one_rank_is_reduced() {
+    let premul = Partial(ReduceOp::premul_sum(-1.0));
+    for ranks in [1, 3] {
+        assert_eq!(ops(&[6, 2], ranks, &premul, &Replicate), [AllReduce]);
+        assert_eq!(ops(&[6, 2], ranks, &premul, &Shard(0)), [ReduceScatter]);
+        let begun = plan(&[6, 2], DType::F32, &mesh(&[ranks]), &[Replicate], from_ref(&premul));
+        assert!(matches!(begun, Err(Error::Unsupported { .. })), "{begun:?}");
+    }
+    assert_eq!(ops(&[6, 2], 1, &premul, &Partial(ReduceOp::Sum)), [AllReduce, Nothing]);
+    let outer =
+        |inner: &Placement| operation(&[6], &mesh(&[2, 1]), &[&Partial(ReduceOp::Max), inner], 0, &Replicate);
+    assert_eq!((outer(&premul), outer(&Partial(ReduceOp::Sum))), (None, Some(AllReduce)));
+}
+
 #[test]
 fn sub_splits_are_joined_and_made() {
     let cut = SubSplit { dim: 0, cut: 3 };

@@ -129,8 +129,8 @@ fn random_plans_are_legal_right_and_no_dearer_than_the_usual_order() {
         assert_eq!(super::super::plan(&shape, DType::I16, &mesh, &from, &to).unwrap(), plan, "{what}");
         if let Some(cost) = usual_order(&shape, &grid, &from, &to) {
             usual += 1;
-            assert!(plan.cost() <= 2 * cost, "{what}: {cost} elements, and\n{plan}");
-            cheaper += usize::from(plan.cost() < 2 * cost);
+            assert!(plan.busiest_bytes() <= 2 * cost, "{what}: {cost} elements, and\n{plan}");
+            cheaper += usize::from(plan.busiest_bytes() < 2 * cost);
         } else {
             roundabout += 1;
         }

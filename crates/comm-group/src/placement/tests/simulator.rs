@@ -109,6 +109,7 @@ fn reduce(op: &str, values: &[i64]) -> i64 {
             let n = values.len() as i64;
             values.fold(0, i64::wrapping_add) / n
         }
+        "premul_sum(-1.0)" => -values.fold(0, i64::wrapping_add),
         _ => panic!("operator {op}"),
     }
 }
@@ -129,9 +130,13 @@ fn contributions(op: &str, value: i64, ranks: usize, seed: &[usize]) -> Vec<i64>
     let mut all: Vec<i64> = (0..ranks).map(any).collect();
     let home = (any(ranks) / 1728).unsigned_abs() as usize % ranks;
     match op {
-        "sum" | "avg" => {
+        "sum" | "avg" | "premul_sum(-1.0)" => {
             all[home] = 0;
-            let total = if op == "avg" { value * ranks as i64 } else { value };
+            let total = match op {
+                "avg" => value * ranks as i64,
+                "sum" => value,
+                _ => -value,
+            };
             all[home] = total - all.iter().sum::<i64>();
         }
         "prod" => {
@@ -302,7 +307,7 @@ impl World {
     /// Carries out a plan, whose steps and costs must be right in every state.
     pub fn run(&mut self, plan: &Plan, bytes_each: u64) -> Result<(), String> {
         let coordinates = coordinates(&self.mesh);
-        let foretold: Vec<Vec<u64>> = coordinates.iter().map(|at| plan.bytes(at).unwrap()).collect();
+        let foretold: Vec<Vec<u64>> = coordinates.iter().map(|at| plan.bytes_in_place(at).unwrap()).collect();
         for (i, step) in plan.steps().iter().enumerate() {
             if step.from != self.placements[step.mesh_dim] {
                 return Err(format!("{step}: starts elsewhere"));

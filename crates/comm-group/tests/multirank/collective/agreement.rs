@@ -11,7 +11,7 @@ use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
 use super::case;
-use crate::support::{Any, exists, group, operator_name, operators};
+use crate::support::{Any, group};
 
 pub fn cases() -> Vec<Case> {
     let mut all: Vec<Case> = odd_pairs()
@@ -21,12 +21,6 @@ pub fn cases() -> Vec<Case> {
                 .worlds(|w| w > 1)
         })
         .collect();
-    for (op, oracle) in operators() {
-        for &dtype in DType::ALL.iter().filter(|dtype| !exists(oracle, **dtype)) {
-            let name = format!("all_reduce/{}/{dtype}/unsupported", operator_name(op));
-            all.push(case(name, move |ctx| unsupported(ctx, op, dtype)));
-        }
-    }
     all.push(case("mismatch/-/-/operator", operator).worlds(|w| w > 1));
     all.push(case("mismatch/-/-/other-device", other_device).worlds(|w| w > 1));
     all.push(case("mismatch/-/-/storm", storm).worlds(|w| w > 1));
@@ -184,19 +178,6 @@ fn works(ctx: &RankCtx, group: &ThreadGroup) -> RankResult {
     let sum = group.all_reduce(&mine, ReduceOp::Sum, ctx.deadline())?.to_vec::<i64>()?;
     let n = ctx.world() as i64;
     check_eq!(sum, [n * (n - 1) / 2, n]);
-    done()
-}
-
-fn unsupported(ctx: &RankCtx, op: ReduceOp, dtype: DType) -> RankResult {
-    let group = group(ctx, "g")?;
-    for shape in [&[3, 2][..], &[], &[0]] {
-        let input = TensorBuf::zeros(shape, dtype)?.freeze();
-        match group.all_reduce(&input, op, ctx.deadline()) {
-            Err(Error::Unsupported { op, .. }) => check!(op.contains(dtype.name()), "{op}"),
-            other => return Err(format!("{shape:?}: {other:?}").into()),
-        }
-        works(ctx, &group)?;
-    }
     done()
 }
 

@@ -1,5 +1,8 @@
 //! Small inputs travel in letters, large ones are exposed: what is on either side of the border, and both at once.
 
+use std::time::Duration;
+
+use comm_core::Error;
 use comm_core::tensor::{DType, Tensor};
 use comm_group::{Operation, ReduceOp, ThreadGroup, cost};
 use comm_store::window::Cost;
@@ -92,8 +95,45 @@ fn costs(ctx: &RankCtx) -> RankResult {
             done()
         })?;
         check_eq!(measured, cost(Operation::ReplicateToShard, n, 4 * elements as u64));
+        let (at, bytes) = (ctx.deadline(), 4 * elements as u64);
+        check_eq!(busiest(&group, |g| g.reduce(&t, ReduceOp::Sum, n - 1, at).map(drop))?, {
+            cost(Operation::Reduce, n, bytes)
+        });
+        check_eq!(busiest(&group, |g| g.reduce_scatter(&t, ReduceOp::Sum, 0, at).map(drop))?, {
+            cost(Operation::ReduceScatter, n, bytes)
+        });
+        let whole = bytes * n as u64;
+        let all_gather = cost(Operation::AllGather, n, whole);
+        check_eq!(busiest(&group, |g| g.all_gather_equal(&t, at).map(drop))?, all_gather);
+        check_eq!(busiest(&group, |g| g.all_gather_into_vec(&t, at).map(drop))?, all_gather);
+        check_eq!(busiest(&group, |g| g.gather(&t, 0, n - 1, at).map(drop))?, {
+            cost(Operation::Gather, n, whole)
+        });
+        let given = (ctx.rank() == n - 1).then_some(&t);
+        check_eq!(busiest(&group, |g| g.broadcast(given, n - 1, at).map(drop))?, {
+            cost(Operation::Broadcast, n, bytes)
+        });
+        check_eq!(busiest(&group, |g| g.scatter(given, 0, n - 1, at).map(drop))?, {
+            cost(Operation::Scatter, n, bytes)
+        });
+        let table = t.reshape(&[1, elements])?;
+        let all_to_all = cost(Operation::AllToAll, n, bytes);
+        check_eq!(busiest(&group, |g| g.all_to_all(&table, 0, 1, at).map(drop))?, all_to_all);
+        let rows = vec![elements / n; n];
+        check_eq!(busiest(&group, |g| g.all_to_all_rows(&t, &rows, &rows, at).map(drop))?, all_to_all);
     }
     done()
+}
+
+/// What an operation costs the rank that copies most. Of all else it costs each of them the same.
+fn busiest(group: &ThreadGroup, run: impl FnOnce(&ThreadGroup) -> Result<(), Error>) -> Any<Cost> {
+    let measured = spent(group, || {
+        run(group)?;
+        done()
+    })?;
+    let bytes = Tensor::from_slice(&[1], &[measured.bytes])?;
+    let most = group.all_reduce(&bytes, ReduceOp::Max, Duration::from_secs(20))?;
+    Ok(Cost { bytes: most.as_slice::<u64>()?[0], ..measured })
 }
 
 fn uneven_costs(ctx: &RankCtx) -> RankResult {

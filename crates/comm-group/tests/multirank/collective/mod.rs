@@ -8,12 +8,14 @@ mod all_reduce;
 mod barrier;
 mod bits;
 mod concurrency;
+mod conformance;
 mod disagree;
-mod every;
+mod huge;
 mod into;
 mod letters;
 mod memory;
 mod property;
+mod random;
 mod rows;
 mod shard;
 mod start;
@@ -21,7 +23,7 @@ mod start;
 const SUITE: &str = "collective";
 const BACKEND: &str = "same-device";
 
-pub const PROGRAMS: &[Program] = &[every::CROWD];
+pub const PROGRAMS: &[Program] = &[huge::HUGE];
 
 pub fn cases() -> Vec<Case> {
     [
@@ -34,7 +36,9 @@ pub fn cases() -> Vec<Case> {
         letters::cases(),
         property::cases(),
         memory::cases(),
-        every::cases(),
+        huge::cases(),
+        random::cases(),
+        conformance::cases(),
         rows::cases(),
         disagree::cases(),
         into::cases(),

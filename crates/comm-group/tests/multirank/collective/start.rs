@@ -11,7 +11,7 @@ use comm_group::{ReduceOp, ThreadGroup, Work};
 use comm_testkit::{Case, RankCtx, RankResult, block_on, check, check_eq, done};
 
 use super::case;
-use crate::support::{Any, group};
+use crate::support::{Any, group, shuffled};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -23,6 +23,7 @@ pub fn cases() -> Vec<Case> {
         case("start/-/-/panic-before-wait", panics).worlds(|w| w > 1),
         case("start/-/-/blocking-behind-started", behind),
         case("start/-/-/two-groups-two-threads", two_groups),
+        case("start/-/-/many-groups-in-any-order", many_groups),
         case("start/-/-/errors-are-the-works", errors).worlds(|w| w > 1),
         case("start/-/-/a-verdict-in-between", verdicts).worlds(|w| w > 1),
     ]
@@ -226,6 +227,33 @@ fn two_groups(ctx: &RankCtx) -> RankResult {
             }
         };
         let threads = [scope.spawn(drive(0)), scope.spawn(drive(1))];
+        threads.into_iter().try_for_each(|t| t.join().map_err(|_| "a thread panicked")?)
+    })?;
+    done()
+}
+
+/// Three threads of each rank drive four groups each. What they start, and what they wait for first, is in an order that
+/// each thread of each rank draws for itself: no two ranks meet in the same order.
+fn many_groups(ctx: &RankCtx) -> RankResult {
+    const THREADS: usize = 3;
+    const EACH: usize = 4;
+    let groups = (0..THREADS * EACH).map(|i| Ok(group(ctx, &format!("g{i}"))?)).collect::<Any<Vec<_>>>()?;
+    let drive = &|thread: usize| -> Any<()> {
+        let mut rng = ctx.rng().fork(thread as u64);
+        let mine: Vec<usize> = (0..EACH).map(|i| thread * EACH + i).collect();
+        for round in 0..20 {
+            let mut works = Vec::new();
+            for i in shuffled(&mut rng, mine.clone()) {
+                works.push((round + i, start(ctx, &groups[i], round + i)?));
+            }
+            for (i, work) in shuffled(&mut rng, works) {
+                sum(ctx.world(), i, &work.wait()?)?;
+            }
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || drive(thread))).collect();
         threads.into_iter().try_for_each(|t| t.join().map_err(|_| "a thread panicked")?)
     })?;
     done()

@@ -12,22 +12,24 @@ use super::{BACKEND, SOON, SUITE};
 use crate::support::group;
 
 pub const STARTS: Program = Program { name: "group-starts", run: starts };
+pub const CLOSES: Program = Program { name: "group-closes", run: closes };
 
 pub fn cases() -> Vec<Case> {
     let spread = &[Layout::Processes, Layout::Mixed];
     let of = |case: Case| case.worlds(|w| w == 4).layouts(spread).limit(Duration::from_secs(300));
     [
         Case::launcher(SUITE, "exit/-/-/after-the-last", at_once),
-        Case::launcher(SUITE, "exit/-/-/after-the-last-started", after_started),
+        Case::launcher(SUITE, "exit/-/-/after-the-last-started", |ctx| exits(ctx, "group-starts")),
+        Case::launcher(SUITE, "exit/-/-/after-close", |ctx| exits(ctx, "group-closes")),
     ]
     .map(|case| of(case).backend(BACKEND))
     .to_vec()
 }
 
-/// The same where the last operation was started and waited for: who has all results has nothing that could still die.
-fn after_started(ctx: &LauncherCtx) -> RankResult {
+/// The ranks of a program end with it, and are lost to nobody.
+fn exits(ctx: &LauncherCtx, program: &'static str) -> RankResult {
     for run in 0..if ctx.full() { 500 } else { 25 } {
-        let running = ctx.launch("group-starts").limit(SOON).spawn()?;
+        let running = ctx.launch(program).limit(SOON).spawn()?;
         for report in running.wait(SOON) {
             let exits = ctx.layout() == Layout::Processes;
             let expected = if exits { Outcome::Exited(0) } else { Outcome::Ok(json!(null)) };
@@ -37,7 +39,7 @@ fn after_started(ctx: &LauncherCtx) -> RankResult {
     done()
 }
 
-#[allow(clippy::exit, reason = "that is what is tested")]
+/// The last operation was started and waited for: who has all results has nothing that could still die.
 fn starts(ctx: &RankCtx) -> RankResult {
     let group = group(ctx, "g")?;
     let mine = Tensor::from_slice(&[2000], &[1i64; 2000])?;
@@ -48,7 +50,27 @@ fn starts(ctx: &RankCtx) -> RankResult {
         check_eq!(work.wait()?.as_slice::<i64>()?[1999], ctx.world() as i64);
     }
     drop(group);
-    // At once, and not when the process comes to it.
+    exit(ctx)
+}
+
+/// Nobody waits for what was started on the first rank, which is still at it when it comes to the end.
+fn closes(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    let mine = Tensor::from_slice(&[1 << 18], &[1i64; 1 << 18])?;
+    if ctx.rank() == 0 {
+        drop(group.all_reduce_start(&mine, ReduceOp::Sum, ctx.deadline())?);
+        group.close(ctx.deadline())?;
+    } else {
+        let sum = group.all_reduce(&mine, ReduceOp::Sum, ctx.deadline())?;
+        check_eq!(sum.as_slice::<i64>()?[1999], ctx.world() as i64);
+        drop(group);
+    }
+    exit(ctx)
+}
+
+/// At once, and not when the process comes to it.
+#[allow(clippy::exit, reason = "that is what is tested")]
+fn exit(ctx: &RankCtx) -> RankResult {
     if ctx.layout() == Layout::Processes {
         std::process::exit(0);
     }

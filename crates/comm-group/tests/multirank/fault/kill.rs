@@ -8,9 +8,8 @@ use comm_testkit::report::{Notice, in_time, is_lost};
 use comm_testkit::{Case, LauncherCtx, Layout, Outcome, RankResult, Running, check, check_eq, done};
 use serde_json::{Value, json};
 
-use super::{BACKEND, SOON, SUITE, dice};
-use crate::message;
-use crate::support::Any;
+use super::{BACKEND, SOON, SUITE, dice, message};
+use crate::support::{Any, all_ok};
 
 const SPREAD: &[Layout] = &[Layout::Processes, Layout::Mixed];
 
@@ -48,7 +47,7 @@ fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
     const ROUNDS: u64 = 120;
     let visited = |rounds: u64| -> Any<BTreeMap<String, u64>> {
         let running = ctx.launch("group-loop").arg(json!({"rounds": rounds})).record().limit(SOON).spawn()?;
-        check_all_ok(&running.wait(SOON))?;
+        all_ok(&running.wait(SOON))?;
         let hits = running.hits().into_iter().filter(|(_, _, rank, _)| *rank == Some(1));
         Ok(hits.map(|(point, _, _, n)| (point, n)).collect())
     };
@@ -63,13 +62,6 @@ fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
     }
     check_eq!(grown, listed);
     done()
-}
-
-fn check_all_ok(reports: &[comm_testkit::RankReport]) -> Result<(), String> {
-    match reports.iter().find(|r| !r.outcome.is_ok()) {
-        Some(r) => Err(format!("rank {}: {}", r.rank, r.outcome)),
-        None => Ok(()),
-    }
 }
 
 /// Rank 0 to 3 in their first operation and in a later one; without `--full` one of these, drawn.

@@ -1,4 +1,4 @@
-//! What becomes of a group when a rank dies, panics, stops, or has no memory.
+//! What becomes of a group when a rank dies, panics, stops, is late, does something else, or has no memory.
 
 use std::time::Duration;
 
@@ -6,9 +6,12 @@ use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, LauncherCtx, Program};
 
 mod exit;
+mod fork;
 mod kill;
+mod late;
 mod matrix;
 mod memory;
+mod message;
 mod panic;
 mod program;
 mod retry;
@@ -21,8 +24,16 @@ const BACKEND: &str = "same-device";
 /// Far more than anything here takes.
 const SOON: Duration = Duration::from_secs(20);
 
-pub const PROGRAMS: &[Program] =
-    &[program::LOOP, exit::STARTS, rolling::MEMBER, memory::POOR, retry::RETRIES];
+pub const PROGRAMS: &[Program] = &[
+    program::LOOP,
+    exit::STARTS,
+    exit::CLOSES,
+    rolling::MEMBER,
+    memory::POOR,
+    message::MESSAGE,
+    retry::RETRIES,
+    fork::FORKED,
+];
 
 /// Random numbers of a case: others for each point and layout.
 fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
@@ -39,6 +50,8 @@ pub fn cases() -> Vec<Case> {
         stop::cases(),
         memory::cases(),
         retry::cases(),
+        fork::cases(),
+        message::cases(),
         matrix::cases(),
     ]
     .concat()

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use comm_core::Error;
 use comm_core::tensor::{DType, Tensor, TensorBuf};
-use comm_group::{ReduceOp, ThreadGroup};
-use comm_testkit::oracle::shard_range;
+use comm_group::ThreadGroup;
+use comm_testkit::oracle::{shard_range, shard_sizes};
 use comm_testkit::report;
 use comm_testkit::values::{is_poison, poison, touched};
-use comm_testkit::{Program, RankCtx, RankResult, check, done};
+use comm_testkit::{Program, RankCtx, RankResult, check, check_eq, done};
 use serde_json::json;
 
+use crate::call::{Call, SUM, poisoned};
 use crate::support::{Any, group};
 
 pub const LOOP: Program = Program { name: "group-loop", run };
@@ -18,7 +19,8 @@ pub const LOOP: Program = Program { name: "group-loop", run };
 pub const BYTES: usize = 1 << 20;
 
 /// Arguments: `rounds` (default: until an error), `op_ms` (deadline of an operation, default 20 s), `first` (the operation of
-/// the first round, default 0).
+/// the first round, default 0), `into` (results go into buffers of the caller), `odd` (a rank, and the round in which it does
+/// something else).
 fn run(ctx: &RankCtx) -> RankResult {
     let op = Duration::from_millis(ctx.args()["op_ms"].as_u64().unwrap_or(20_000));
     let rounds = ctx.args()["rounds"].as_u64().unwrap_or(u64::MAX);
@@ -34,16 +36,22 @@ fn run(ctx: &RankCtx) -> RankResult {
     ctx.note("running");
     let mut last = None;
     let first = ctx.args()["first"].as_u64().unwrap_or(0);
+    let odd: Option<(usize, u64)> = serde_json::from_value(ctx.args()["odd"].clone())?;
     for round in first..first.saturating_add(rounds) {
         let busy = report::busy();
+        if let Some((odd, _)) = odd.filter(|odd| odd.1 == round) {
+            odd_one(ctx, &group, round, odd, op)?;
+            continue;
+        }
         match step(ctx, &group, round, op)? {
             Ok(kept) => last = Some(kept),
-            Err((error, kept)) => {
-                report::tell(ctx, "step", &error, busy);
-                return aftermath(ctx, &group, &error, [Some(kept), last]);
+            Err(failed) => {
+                report::tell(ctx, "step", &failed.error, busy);
+                return aftermath(ctx, &group, failed, last);
             }
         }
     }
+    ctx.note("over");
     done()
 }
 
@@ -59,6 +67,7 @@ impl Drop for Falling<'_> {
 }
 
 /// Tensors of one operation, and a private copy of what is in them.
+#[derive(Default)]
 struct Kept {
     tensors: Vec<(Tensor, Vec<u8>)>,
 }
@@ -102,114 +111,155 @@ pub const OPS: [&str; 12] = [
 const ROWS: usize = 512;
 const COLUMNS: usize = BYTES / 8 / ROWS;
 
-/// One operation, its result checked.
-#[allow(clippy::result_large_err, reason = "a test")]
-fn step(ctx: &RankCtx, group: &ThreadGroup, round: u64, op: Duration) -> Any<Result<Kept, (Error, Kept)>> {
-    // In the arena, so that peers read this very memory.
+/// The operation of a round, as a call. Roots take turns.
+fn call_of(round: u64, world: usize) -> Call {
+    let root = (round / OPS.len() as u64) as usize % world;
+    match op_of(round) {
+        "all_reduce" => Call::AllReduce(SUM),
+        "reduce" => Call::Reduce(SUM, root),
+        "reduce_scatter" => Call::ReduceScatter(SUM, 0, None),
+        "all_gather" => Call::AllGather(0),
+        "all_gather_equal" => Call::AllGatherEqual,
+        "all_gather_into_vec" => Call::AllGatherVec,
+        "gather" => Call::Gather(0, root),
+        "broadcast" => Call::Broadcast(root),
+        "scatter" => Call::Scatter(0, root, None),
+        "all_to_all" => Call::AllToAll(0, 1, None),
+        "all_to_all_rows" => Call::Rows(vec![shard_sizes(ROWS, world); world]),
+        _ => Call::Barrier,
+    }
+}
+
+pub fn op_of(round: u64) -> &'static str {
+    OPS[round as usize % OPS.len()]
+}
+
+/// A result as it must be: its shape, and each of its elements.
+struct Expected<'a> {
+    shape: [usize; 2],
+    element: Box<dyn Fn(usize) -> i64 + 'a>,
+}
+
+/// What this rank must get in a round.
+fn expected<'a>(ctx: &'a RankCtx, round: u64, call: &Call) -> Vec<Expected<'a>> {
+    let (n, world, rank) = (ROWS * COLUMNS, ctx.world(), ctx.rank());
+    // The rows, or columns, that are this rank's.
+    let mine = |size: usize| shard_range(size, world, rank);
+    let (rows, first) = (mine(ROWS).len(), mine(ROWS).start * COLUMNS);
+    let sum = move |i: usize| (0..world).map(|r| value(r, round, i)).sum::<i64>();
+    let whole = move |i: usize| value(i / n, round, i % n);
+    let one = |shape: [usize; 2], element: Box<dyn Fn(usize) -> i64 + 'a>| vec![Expected { shape, element }];
+    match *call {
+        Call::AllReduce(_) => one([ROWS, COLUMNS], Box::new(sum)),
+        Call::Reduce(_, root) if rank == root => one([ROWS, COLUMNS], Box::new(sum)),
+        Call::ReduceScatter(..) => one([rows, COLUMNS], Box::new(move |i| sum(first + i))),
+        Call::AllGather(_) | Call::AllGatherEqual => one([world * ROWS, COLUMNS], Box::new(whole)),
+        Call::Gather(_, root) if rank == root => one([world * ROWS, COLUMNS], Box::new(whole)),
+        Call::AllGatherVec => {
+            let of = |r| one([ROWS, COLUMNS], Box::new(move |i| value(r, round, i)));
+            (0..world).flat_map(of).collect()
+        }
+        Call::Broadcast(root) => one([ROWS, COLUMNS], Box::new(move |i| value(root, round, i))),
+        Call::Scatter(_, root, _) => one([rows, COLUMNS], Box::new(move |i| value(root, round, first + i))),
+        Call::AllToAll(..) => {
+            let columns = mine(COLUMNS);
+            let at = move |i: usize| {
+                let (row, column) = (i / columns.len(), columns.start + i % columns.len());
+                value(row / ROWS, round, row % ROWS * COLUMNS + column)
+            };
+            one([world * ROWS, mine(COLUMNS).len()], Box::new(at))
+        }
+        Call::Rows(_) => {
+            let per_rank = rows * COLUMNS;
+            let at = move |i: usize| value(i / per_rank, round, first + i % per_rank);
+            one([world * rows, COLUMNS], Box::new(at))
+        }
+        _ => vec![],
+    }
+}
+
+/// This rank's input in a round, in the arena, so that peers read this very memory.
+fn input_of(group: &ThreadGroup, round: u64) -> Any<Tensor> {
     let mut buf = TensorBuf::zeros_in(group.team().hub().tensors(), &[ROWS, COLUMNS], DType::I64)?;
     for (i, x) in buf.as_mut_slice::<i64>()?.iter_mut().enumerate() {
-        *x = value(ctx.rank(), round, i);
+        *x = value(group.rank(), round, i);
     }
-    let input = buf.freeze();
-    let mut kept = Kept { tensors: Vec::new() };
+    Ok(buf.freeze())
+}
+
+/// An operation that failed: with what, what this rank had exposed, and the buffer that the result was to go into.
+struct Failed {
+    error: Error,
+    exposed: Tensor,
+    given: Kept,
+}
+
+/// One operation, its result checked.
+#[allow(clippy::result_large_err, reason = "a test")]
+fn step(ctx: &RankCtx, group: &ThreadGroup, round: u64, op: Duration) -> Any<Result<Kept, Failed>> {
+    let (call, input) = (call_of(round, ctx.world()), input_of(group, round)?);
+    let mut kept = Kept::default();
     kept.add(input.clone())?;
-    match operate(ctx, group, round, &input, op) {
-        Ok(results) => {
-            for (result, expected) in results {
-                for (i, &seen) in result.as_slice::<i64>()?.iter().enumerate() {
-                    let expected = expected(i);
-                    check_element(round, i, seen, expected)?;
-                }
-                kept.add(result)?;
-            }
-            Ok(Ok(kept))
+    let expected = expected(ctx, round, &call);
+    let brought = call.takes_input(ctx.rank()).then_some(&input);
+    let into = ctx.args()["into"].as_bool().unwrap_or_default();
+    let mut given = Kept::default();
+    let outcome = if into && !matches!(call, Call::Barrier | Call::AllGatherVec) {
+        let mut buf = poisoned(&expected.first().map_or([1, 1], |e| e.shape), DType::I64)?;
+        let outcome = call.call_into(group, brought, &mut buf, None, op.into());
+        let buf = buf.freeze();
+        given.add(buf.clone())?;
+        outcome.map(|()| expected.iter().map(|_| buf.clone()).collect())
+    } else {
+        call.returned(group, brought, op.into())
+    };
+    let results = match outcome {
+        Ok(results) => results,
+        Err(error) => return Ok(Err(Failed { error, exposed: input, given })),
+    };
+    check_len(round, results.len(), expected.len())?;
+    for (result, expected) in results.into_iter().zip(expected) {
+        for (i, &seen) in result.as_slice::<i64>()?.iter().enumerate() {
+            check_element(round, i, seen, (expected.element)(i))?;
         }
-        Err(error) => Ok(Err((error, kept))),
+        kept.add(result)?;
     }
+    Ok(Ok(kept))
+}
+
+fn check_len(round: u64, seen: usize, expected: usize) -> RankResult {
+    check_eq!(seen, expected, "{}", op_of(round));
+    done()
 }
 
 fn check_element(round: u64, i: usize, seen: i64, expected: i64) -> Any<()> {
     if seen == expected {
         return Ok(());
     }
-    let op = OPS[round as usize % OPS.len()];
-    Err(format!("round {round}, {op}: element {i} is {seen}, expected {expected}").into())
+    Err(format!("round {round}, {}: element {i} is {seen}, expected {expected}", op_of(round)).into())
 }
 
-/// A result, and what its elements must be.
-type Checked<'a> = (Tensor, Box<dyn Fn(usize) -> i64 + 'a>);
-
-#[allow(clippy::result_large_err, reason = "a test")]
-fn operate<'a>(
-    ctx: &'a RankCtx,
-    group: &ThreadGroup,
-    round: u64,
-    input: &Tensor,
-    op: Duration,
-) -> Result<Vec<Checked<'a>>, Error> {
-    let (n, world, rank) = (ROWS * COLUMNS, ctx.world(), ctx.rank());
-    let root = (round / OPS.len() as u64) as usize % world;
-    let brought = (rank == root).then_some(input);
-    // The rows, or columns, that are this rank's.
-    let mine = |size: usize| shard_range(size, world, rank);
-    let sum = move |i: usize| (0..world).map(|r| value(r, round, i)).sum::<i64>();
-    let whole = move |i: usize| value(i / n, round, i % n);
-    let checked = |result: Tensor, expected: Box<dyn Fn(usize) -> i64 + 'a>| vec![(result, expected)];
-    let first = mine(ROWS).start * COLUMNS;
-    Ok(match OPS[round as usize % OPS.len()] {
-        "all_reduce" => checked(group.all_reduce(input, ReduceOp::Sum, op)?, Box::new(sum)),
-        "reduce" => {
-            let result = group.reduce(input, ReduceOp::Sum, root, op)?;
-            result.into_iter().flat_map(|result| checked(result, Box::new(sum))).collect()
+/// An operation in which a rank does something else, namely that of the round after: all are told so, and who does what.
+fn odd_one(ctx: &RankCtx, group: &ThreadGroup, round: u64, odd: usize, op: Duration) -> RankResult {
+    let does = |rank: usize| call_of(round + u64::from(rank == odd), ctx.world());
+    let (call, input) = (does(ctx.rank()), input_of(group, round)?);
+    let brought = call.takes_input(ctx.rank()).then_some(&input);
+    let (theirs, others) = (does(odd).name(), does(usize::MAX).name());
+    match call.returned(group, brought, op.into()) {
+        Err(Error::Mismatch { rank, field: "op", theirs: t, others: o, .. }) => {
+            check_eq!((rank, &t[..], &o[..]), (odd, theirs, others));
+            done()
         }
-        "reduce_scatter" => {
-            let result = group.reduce_scatter(input, ReduceOp::Sum, 0, op)?;
-            checked(result, Box::new(move |i| sum(first + i)))
-        }
-        "all_gather" => checked(group.all_gather(input, 0, op)?, Box::new(whole)),
-        "all_gather_equal" => checked(group.all_gather_equal(input, op)?, Box::new(whole)),
-        "all_gather_into_vec" => {
-            let all = group.all_gather_into_vec(input, op)?.into_iter().enumerate();
-            all.flat_map(|(r, result)| checked(result, Box::new(move |i| value(r, round, i)))).collect()
-        }
-        "gather" => {
-            let result = group.gather(input, 0, root, op)?;
-            result.into_iter().flat_map(|result| checked(result, Box::new(whole))).collect()
-        }
-        "broadcast" => checked(group.broadcast(brought, root, op)?, Box::new(move |i| value(root, round, i))),
-        "scatter" => {
-            let result = group.scatter(brought, 0, root, op)?;
-            checked(result, Box::new(move |i| value(root, round, first + i)))
-        }
-        "all_to_all" => {
-            let columns = mine(COLUMNS);
-            let at = move |i: usize| {
-                let (row, column) = (i / columns.len(), columns.start + i % columns.len());
-                value(row / ROWS, round, row % ROWS * COLUMNS + column)
-            };
-            checked(group.all_to_all(input, 0, 1, op)?, Box::new(at))
-        }
-        "all_to_all_rows" => {
-            let send: Vec<usize> = (0..world).map(|to| shard_range(ROWS, world, to).len()).collect();
-            let len = mine(ROWS).len();
-            let result = group.all_to_all_rows(input, &send, &vec![len; world], op)?;
-            let per_rank = len * COLUMNS;
-            checked(result, Box::new(move |i| value(i / per_rank, round, first + i % per_rank)))
-        }
-        _ => {
-            group.barrier(op)?;
-            vec![]
-        }
-    })
+        other => Err(format!("rank {odd} does {theirs} and not {others}: {other:?}").into()),
+    }
 }
 
 /// After a failure: the memory that was exposed is used for something else, and nobody writes there or into anything
 /// else of this rank, whatever a rank that is still in the operation does.
-fn aftermath(ctx: &RankCtx, group: &ThreadGroup, error: &Error, kept: [Option<Kept>; 2]) -> RankResult {
-    let [failed, last] = kept;
-    let exposed = failed.as_ref().and_then(|kept| kept.tensors[0].0.block());
-    ctx.note_value("exposed", json!(exposed.map(|(segment, offset, _)| (segment, offset))));
-    drop(failed);
+fn aftermath(ctx: &RankCtx, group: &ThreadGroup, failed: Failed, last: Option<Kept>) -> RankResult {
+    let Failed { error, exposed, given } = failed;
+    ctx.note_value("exposed", json!(exposed.block().map(|(segment, offset, _)| (segment, offset))));
+    drop(exposed);
     let arena = group.team().hub().tensors();
     let mut recycled = Vec::new();
     for _ in 0..12 {
@@ -227,12 +277,14 @@ fn aftermath(ctx: &RankCtx, group: &ThreadGroup, error: &Error, kept: [Option<Ke
         check!(is_poison(&bytes), "somebody wrote at {:?}", touched(&bytes).first());
     }
     check!(is_poison(&heap));
+    // A result, or as much of it as had come before the error.
+    given.check()?;
     if let Some(last) = last {
         last.check()?;
     }
     // What ended the team is what every later call says.
     let again = group.barrier(ctx.deadline()).err();
-    let same = again.as_ref().is_some_and(|a| std::mem::discriminant(a) == std::mem::discriminant(error));
+    let same = again.as_ref().is_some_and(|a| std::mem::discriminant(a) == std::mem::discriminant(&error));
     check!(same || matches!(error, Error::OutOfMemory { .. }), "first {error}, then {again:?}");
     done()
 }

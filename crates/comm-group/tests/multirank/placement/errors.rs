@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use comm_core::Error;
-use comm_core::tensor::Tensor;
-use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement};
+use comm_core::tensor::{DType, Tensor};
+use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement, plan};
 use comm_group::{ReduceOp, ThreadGroupManager};
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
@@ -17,17 +17,22 @@ pub fn cases() -> Vec<Case> {
         case("redistribute/-/i32/wrong-shape", |ctx| with_mesh(ctx, wrong_shape)),
         case("redistribute/-/i32/other-arguments", |ctx| with_mesh(ctx, other_arguments)),
         case("redistribute/-/f32/unsupported", |ctx| with_mesh(ctx, unsupported)),
+        case("redistribute/-/f32/premul-of-one", premul_of_one),
         case("distribute/-/i32/bad-root", |ctx| with_mesh(ctx, bad_root)),
         case("distribute/-/i32/cost", |ctx| with_mesh(ctx, cost)),
+        case("redistribute/-/i32/over-before", over_before),
     ]
 }
 
 /// A mesh of two dimensions where there can be one, so that not everybody is in one line.
-fn with_mesh(ctx: &RankCtx, body: fn(&RankCtx, &MeshRank) -> RankResult) -> RankResult {
-    let world = ctx.world();
+fn mesh_of(world: usize) -> Result<DeviceMesh, Error> {
     let grid = if world == 4 { vec![2, 2] } else { vec![world] };
+    DeviceMesh::new(&grid, (0..world as u64).collect())
+}
+
+fn with_mesh(ctx: &RankCtx, body: fn(&RankCtx, &MeshRank) -> RankResult) -> RankResult {
     let groups = ThreadGroupManager::with_prefix(ctx.name("g"));
-    let mesh = DeviceMesh::new(&grid, (0..world as u64).collect())?;
+    let mesh = mesh_of(ctx.world())?;
     body(ctx, &MeshRank::new(&mesh, ctx.rank() as u64, &groups)?)
 }
 
@@ -120,6 +125,15 @@ fn other_arguments(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
         rank.redistribute(&rows(rank, 6)?, &on_first(rank, Replicate), SOON).map(drop)
     };
     check_eq!(mismatch(outcome)?.1, "op");
+    // Placements that are too few.
+    let part = rows(rank, 6)?;
+    let few = Distributed::new(part.local().clone(), part.shape(), &[]);
+    let outcome = rank.collect(if is_odd { &few } else { &part }, 0, SOON);
+    if is_odd {
+        check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+    } else {
+        check_eq!(mismatch(outcome)?.1, "arguments");
+    }
     // Wrong before there is a plan.
     let to = if is_odd { on_first(rank, Shard(2)) } else { on_first(rank, Replicate) };
     let outcome = rank.redistribute(&rows(rank, 6)?, &to, SOON);
@@ -153,6 +167,31 @@ fn unsupported(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
         check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
     }
     goes_on(rank)
+}
+
+/// A line of one rank reduces what a collective of that line reduces.
+fn premul_of_one(ctx: &RankCtx) -> RankResult {
+    let groups = ThreadGroupManager::with_prefix(ctx.name("g"));
+    let mesh = DeviceMesh::new(&[ctx.world(), 1], (0..ctx.world() as u64).collect())?;
+    let rank = MeshRank::new(&mesh, ctx.rank() as u64, &groups)?;
+    let op = ReduceOp::premul_sum(0.5);
+    // In a letter, and in place.
+    for n in [2, 1000] {
+        let mine = Tensor::from_slice(&[n], &vec![8f32; n])?;
+        let half = vec![4f32; n];
+        check_eq!(rank.axis(1, SOON)?.all_reduce(&mine, op, SOON)?.to_vec::<f32>()?, half);
+        let (from, whole) = ([Replicate, Partial(op)], [Replicate, Replicate]);
+        let part = Distributed::new(mine.clone(), &[n], &from);
+        check_eq!(rank.redistribute(&part, &whole, SOON)?.local().to_vec::<f32>()?, half);
+        let back = rank.collect(&part, 0, SOON)?;
+        check_eq!(back.map(|t| t.to_vec::<f32>()).transpose()?, (ctx.rank() == 0).then_some(half));
+        let plan = plan(&[n], DType::F32, &mesh, &from, &whole)?;
+        let (_, costs) = rank.carry_out(&plan, &mine, SOON)?;
+        check_eq!(costs, plan.costs(rank.coordinate())?);
+        let outcome = rank.distribute((ctx.rank() == 0).then_some(&mine), 0, &from, SOON);
+        check!(matches!(outcome, Err(Error::Unsupported { .. })), "{outcome:?}");
+    }
+    done()
 }
 
 fn bad_root(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
@@ -204,4 +243,27 @@ fn cost(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
         }
     }
     done()
+}
+
+/// A group that ends between two operations is not made anew behind a rank's back: the members of a new one might be gone.
+fn over_before(ctx: &RankCtx) -> RankResult {
+    let [groups, others] = ["g", "others"].map(|name| ThreadGroupManager::with_prefix(ctx.name(name)));
+    let (mesh, me, all) = (mesh_of(ctx.world())?, ctx.rank(), (0..ctx.world()).collect::<Vec<_>>());
+    let rank = MeshRank::new(&mesh, me as u64, &groups)?;
+    let everybody = groups.group(all.clone(), me, SOON)?;
+    goes_on(&rank)?;
+    // All are through with it before it ends.
+    others.group(all, me, SOON)?.barrier(SOON)?;
+    if me == 1 {
+        everybody.abort_handle().abort("no more");
+    }
+    check!(everybody.barrier(SOON).is_err() && everybody.is_over());
+    let whole = on_first(&rank, Replicate);
+    for outcome in [
+        rank.redistribute(&rows(&rank, 5)?, &whole, SOON).map(drop),
+        rank.collect(&rows(&rank, 5)?, 0, SOON).map(drop),
+    ] {
+        check!(matches!(outcome, Err(Error::Aborted { by: 1, .. })), "{outcome:?}");
+    }
+    goes_on(&MeshRank::new(&mesh, me as u64, &groups)?)
 }

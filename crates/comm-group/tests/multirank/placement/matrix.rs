@@ -7,11 +7,11 @@ use comm_core::tensor::{DType, Tensor};
 use comm_group::ReduceOp;
 use comm_group::placement::{DeviceMesh, Distributed, MeshRank, Placement, StepOp, plan};
 use comm_testkit::oracle::indices;
-use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check_eq, done};
 
 use super::model::held;
 use super::{BACKEND, Cache, SOON, SUITE, case};
-use crate::support::Any;
+use crate::support::{Any, all_ok};
 use Placement::{Partial, Replicate, Shard};
 use StepOp::{AllGather, AllReduce, AllToAll, Mask, ReduceScatter, ReplicateToShard};
 
@@ -107,9 +107,7 @@ fn matrix(ctx: &RankCtx) -> RankResult {
 }
 
 fn cube(ctx: &LauncherCtx) -> RankResult {
-    for report in ctx.launch_on("placement-cube", 8, ctx.layout()).run(Duration::from_secs(100))? {
-        check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
-    }
+    all_ok(&ctx.launch_on("placement-cube", 8, ctx.layout()).run(Duration::from_secs(100))?)?;
     done()
 }
 

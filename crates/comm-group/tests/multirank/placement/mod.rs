@@ -1,8 +1,7 @@
 //! Tensors on meshes: distributed, redistributed and collected, against a serial model of who holds what.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use comm_core::team::Team;
@@ -12,6 +11,7 @@ use comm_group::placement::Groups;
 use comm_testkit::{Case, Program, RankCtx};
 
 mod errors;
+mod exhaustive;
 mod matrix;
 mod model;
 mod property;
@@ -23,10 +23,10 @@ const SOON: Duration = Duration::from_secs(20);
 const SUITE: &str = "placement";
 const BACKEND: &str = "same-device";
 
-pub const PROGRAMS: &[Program] = &[matrix::CUBE, property::LARGE];
+pub const PROGRAMS: &[Program] = &[matrix::CUBE, property::LARGE, exhaustive::PAIRS];
 
 pub fn cases() -> Vec<Case> {
-    [matrix::cases(), property::cases(), errors::cases()].concat()
+    [matrix::cases(), property::cases(), exhaustive::cases(), errors::cases()].concat()
 }
 
 fn case(
@@ -39,18 +39,18 @@ fn case(
 /// Groups by their ids, as long as this lives.
 struct Cache {
     name: String,
-    made: RefCell<HashMap<Vec<u64>, Arc<ThreadGroup>>>,
+    made: Mutex<HashMap<Vec<u64>, Arc<ThreadGroup>>>,
 }
 
 impl Cache {
     fn new(ctx: &RankCtx, name: &str) -> Cache {
-        Cache { name: ctx.name(name), made: RefCell::default() }
+        Cache { name: ctx.name(name), made: Mutex::default() }
     }
 }
 
 impl Groups for Cache {
     fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>, Error> {
-        if let Some(group) = self.made.borrow().get(ids) {
+        if let Some(group) = self.made.lock().unwrap().get(ids) {
             return Ok(group.clone());
         }
         let rank = ids.iter().position(|&id| id == my_id);
@@ -58,7 +58,7 @@ impl Groups for Cache {
         let ids_text = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
         let team = Team::join(&format!("{}-{ids_text}", self.name), rank, ids.len(), deadline)?;
         let group = Arc::new(ThreadGroup::new(team, deadline)?);
-        self.made.borrow_mut().insert(ids.to_vec(), group.clone());
+        self.made.lock().unwrap().insert(ids.to_vec(), group.clone());
         Ok(group)
     }
 }

@@ -3,7 +3,7 @@
 use comm_core::Error;
 use comm_core::tensor::{DType, Tensor, TensorBuf};
 use comm_group::placement::{DeviceMesh, Placement};
-use comm_testkit::oracle::{Dense, shard_range, sub_split};
+use comm_testkit::oracle::{Dense, indices, shard_range, sub_split};
 use comm_testkit::values::SplitMix64;
 
 /// The numbers of the elements that the rank at a coordinate holds, in its order.
@@ -81,10 +81,7 @@ pub fn random_placements(
             (2 | 3, Some(&op)) => Placement::Partial(op),
             _ if shape.is_empty() => Placement::Replicate,
             (kind, _) => {
-                let outer = &grid[..all.len()];
-                let at_all = comm_testkit::oracle::indices(outer);
-                let sizes: Vec<usize> =
-                    at_all.iter().map(|at| held(shape, outer, &all, at).shape[dim]).collect();
+                let sizes = pieces(shape, &grid[..all.len()], &all, dim);
                 let least = sizes.iter().copied().min().unwrap_or(0);
                 match kind {
                     4 if least > 1 => {
@@ -102,6 +99,21 @@ pub fn random_placements(
         all.push(placement);
     }
     all
+}
+
+/// What there is to be shared out along a tensor dimension, in each line behind these.
+fn pieces(shape: &[usize], grid: &[usize], placements: &[Placement], dim: usize) -> Vec<usize> {
+    indices(grid).iter().map(|at| held(shape, grid, placements, at).shape[dim]).collect()
+}
+
+/// Whether each cut lies inside all that it cuts.
+pub fn has_room_for_cuts(shape: &[usize], grid: &[usize], placements: &[Placement]) -> bool {
+    placements.iter().enumerate().all(|(i, placement)| match *placement {
+        Placement::SubSplit { dim, cut } => {
+            pieces(shape, &grid[..i], &placements[..i], dim).into_iter().all(|n| 0 < cut && cut < n)
+        }
+        _ => true,
+    })
 }
 
 /// Whether there is no plan from one to the other: a sub-split and another shard.

@@ -1,4 +1,5 @@
-//! SIGKILL of a process at every point of a window's operations, and while the others wait in every way there is.
+//! SIGKILL of a process at every point of the operations of windows and stores, and while the others wait in every way there
+//! is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,37 +9,81 @@ use comm_testkit::fault::Fault;
 use comm_testkit::report::{Notice, in_time, is_lost};
 use comm_testkit::witness::Witness;
 use comm_testkit::{
-    Case, LauncherCtx, Layout, Outcome, RankReport, RankResult, Running, Signal, check, check_eq, done, probe,
+    Case, LauncherCtx, Layout, Outcome, Program, RankReport, RankResult, Running, Signal, check, check_eq,
+    done, probe,
 };
 use serde_json::json;
 
-use super::program::{KINDS, LOOP, WAITS};
-use super::{BACKEND, SOON, SUITE, dice};
+use super::{SOON, SUITE, dice, store, window};
 use crate::support::Any;
 
 const SPREAD: &[Layout] = &[Layout::Processes, Layout::Mixed];
 
-pub fn cases() -> Vec<Case> {
-    let listed = Case::launcher(SUITE, "kill/-/-/points-listed", every_point_is_visited);
-    let debris = Case::launcher(SUITE, "kill/-/-/all", all_at_once);
-    let mut all =
-        vec![listed.layouts(&[Layout::Processes]), debris.layouts(SPREAD).limit(Duration::from_secs(60))];
-    for &point in POINTS {
-        let case = Case::launcher(SUITE, format!("kill/-/-/{point}"), move |ctx| kill_at(ctx, point));
-        all.push(case.layouts(SPREAD).limit(Duration::from_secs(120)));
-    }
-    for kind in KINDS {
-        let case = Case::launcher(SUITE, format!("kill/-/-/in-{kind}"), move |ctx| kill_in(ctx, kind));
-        all.push(case.layouts(SPREAD).limit(Duration::from_secs(60)));
-    }
-    all.into_iter().map(|case| case.worlds(|world| world == 4).backend(BACKEND)).collect()
+/// What is killed.
+#[derive(Debug, Clone, Copy)]
+struct Subject {
+    backend: &'static str,
+    /// Its points begin so, and are all passed in each round of this program.
+    prefix: &'static str,
+    rounds: Program,
+    /// The kinds of wait in which a rank can be, by this program.
+    kinds: &'static [&'static str],
+    waits: Program,
 }
 
-/// The list is what a run really passes: every point of this crate, in every round.
-fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
+const SUBJECTS: [Subject; 2] = [
+    Subject {
+        backend: window::BACKEND,
+        prefix: "window.",
+        rounds: window::LOOP,
+        kinds: &window::KINDS,
+        waits: window::WAITS,
+    },
+    Subject {
+        backend: store::BACKEND,
+        prefix: "store.",
+        rounds: store::LOOP,
+        kinds: &store::KINDS,
+        waits: store::WAITS,
+    },
+];
+
+impl Subject {
+    fn points(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let prefix = self.prefix;
+        POINTS.iter().copied().filter(move |point| point.starts_with(prefix))
+    }
+
+    fn cases(self) -> Vec<Case> {
+        let listed =
+            Case::launcher(SUITE, "kill/-/-/points-listed", move |ctx| every_point_is_visited(ctx, self));
+        let debris = Case::launcher(SUITE, "kill/-/-/all", move |ctx| all_at_once(ctx, self));
+        let mut all =
+            vec![listed.layouts(&[Layout::Processes]), debris.layouts(SPREAD).limit(Duration::from_secs(60))];
+        for point in self.points() {
+            let case =
+                Case::launcher(SUITE, format!("kill/-/-/{point}"), move |ctx| kill_at(ctx, self, point));
+            all.push(case.layouts(SPREAD).limit(Duration::from_secs(120)));
+        }
+        for &kind in self.kinds {
+            let case =
+                Case::launcher(SUITE, format!("kill/-/-/in-{kind}"), move |ctx| kill_in(ctx, self, kind));
+            all.push(case.layouts(SPREAD).limit(Duration::from_secs(60)));
+        }
+        all.into_iter().map(|case| case.worlds(|world| world == 4).backend(self.backend)).collect()
+    }
+}
+
+pub fn cases() -> Vec<Case> {
+    SUBJECTS.into_iter().flat_map(Subject::cases).collect()
+}
+
+/// The list is what a run really passes: every point of its subject, in every round.
+fn every_point_is_visited(ctx: &LauncherCtx, subject: Subject) -> RankResult {
     const ROUNDS: u64 = 20;
     let visited = |rounds: u64| -> Any<BTreeMap<String, u64>> {
-        let running = ctx.launch(LOOP.name).arg(json!({"rounds": rounds})).record().limit(SOON).spawn()?;
+        let running =
+            ctx.launch(subject.rounds.name).arg(json!({"rounds": rounds})).record().limit(SOON).spawn()?;
         for report in running.wait(SOON) {
             check_outcome(&report, &Outcome::Ok(json!(null)))?;
         }
@@ -46,14 +91,18 @@ fn every_point_is_visited(ctx: &LauncherCtx) -> RankResult {
         Ok(hits.map(|(point, _, _, n)| (point, n)).collect())
     };
     let (none, some) = (visited(0)?, visited(ROUNDS)?);
-    let grown = |&(point, n): &(&String, &u64)| *n >= none.get(point).unwrap_or(&0) + ROUNDS;
-    let grown: BTreeSet<&str> = some.iter().filter(grown).map(|(point, _)| point.as_str()).collect();
-    check_eq!(grown, POINTS.iter().copied().collect::<BTreeSet<_>>());
+    let grown = |&point: &&str| {
+        some.get(point).copied().unwrap_or(0) >= none.get(point).copied().unwrap_or(0) + ROUNDS
+    };
+    let grown: BTreeSet<&str> = subject.points().filter(grown).collect();
+    check_eq!(grown, subject.points().collect::<BTreeSet<_>>());
+    let nobodys = |point: &&&str| !SUBJECTS.iter().any(|subject| point.starts_with(subject.prefix));
+    check_eq!(POINTS.iter().find(nobodys), None);
     done()
 }
 
 /// Each rank at its first hit and at a later one; without `--full` one of these, drawn.
-fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
+fn kill_at(ctx: &LauncherCtx, subject: Subject, point: &'static str) -> RankResult {
     let mut rng = dice(ctx, point);
     let later = 5 + rng.below(20);
     let mut all: Vec<(usize, u64)> = (0..ctx.world()).flat_map(|rank| [(rank, 1), (rank, later)]).collect();
@@ -62,7 +111,7 @@ fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
         all = vec![chosen, (rng.below(ctx.world() as u64) as usize, later + 1)];
     }
     for (victim, hit) in all {
-        let told = kill_one(ctx, point, victim, hit)
+        let told = kill_one(ctx, subject, point, victim, hit)
             .map_err(|e| format!("rank {victim} killed at {point}, hit {hit}: {e}"))?;
         ctx.progress(&format!("rank {victim} killed at {point}, hit {hit}: {told}"));
     }
@@ -70,18 +119,18 @@ fn kill_at(ctx: &LauncherCtx, point: &'static str) -> RankResult {
 }
 
 /// The victim is held at the point, so that the moment of its death is known.
-fn kill_one(ctx: &LauncherCtx, point: &str, victim: usize, hit: u64) -> Any<String> {
+fn kill_one(ctx: &LauncherCtx, subject: Subject, point: &str, victim: usize, hit: u64) -> Any<String> {
     let fault = Fault::at(point).rank(victim).hit(hit).hold("never");
-    let running = ctx.launch(LOOP.name).fault(fault).limit(SOON).spawn()?;
+    let running = ctx.launch(subject.rounds.name).fault(fault).limit(SOON).spawn()?;
     running.wait_held(victim, "never", SOON)?;
     strike(&running, victim)
 }
 
 /// While all others wait in this way, for the victim or not.
-fn kill_in(ctx: &LauncherCtx, kind: &'static str) -> RankResult {
+fn kill_in(ctx: &LauncherCtx, subject: Subject, kind: &'static str) -> RankResult {
     for victim in [0, ctx.world() - 1] {
         let orders = json!({"kind": kind, "victim": victim});
-        let running = ctx.launch(WAITS.name).arg(orders).limit(SOON).spawn()?;
+        let running = ctx.launch(subject.waits.name).arg(orders).limit(SOON).spawn()?;
         for rank in 0..ctx.world() {
             running.wait_note(rank, "ready", SOON)?;
         }
@@ -123,11 +172,11 @@ fn check_outcome(report: &RankReport, expected: &Outcome) -> RankResult {
 }
 
 /// All are killed in the middle of everything: no process, name or socket is left.
-fn all_at_once(ctx: &LauncherCtx) -> RankResult {
+fn all_at_once(ctx: &LauncherCtx, subject: Subject) -> RankResult {
     let names = probe::dev_shm();
     let mut rng = dice(ctx, "all");
     for _ in 0..5 {
-        let running = ctx.launch(LOOP.name).limit(SOON).spawn()?;
+        let running = ctx.launch(subject.rounds.name).limit(SOON).spawn()?;
         for rank in 0..ctx.world() {
             running.wait_note(rank, "running", SOON)?;
         }

@@ -1,21 +1,31 @@
-//! What becomes of windows when a rank dies or stops.
+//! What becomes of windows and stores when a rank dies or stops.
 
 use std::time::Duration;
 
 use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, LauncherCtx, Program};
 
+mod handover;
 mod kill;
 mod program;
 mod stop;
+mod store;
+mod window;
 
 const SUITE: &str = "fault";
-const BACKEND: &str = "window";
 
 /// Far more than anything here takes.
 const SOON: Duration = Duration::from_secs(20);
 
-pub const PROGRAMS: &[Program] = &[program::LOOP, program::WAITS, stop::PROGRAM];
+pub const PROGRAMS: &[Program] = &[
+    window::LOOP,
+    window::WAITS,
+    stop::PROGRAM,
+    store::LOOP,
+    store::WAITS,
+    handover::PROGRAM,
+    handover::RESET,
+];
 
 /// Random numbers of a case: others for each point and layout.
 fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
@@ -24,5 +34,5 @@ fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [kill::cases(), stop::cases()].concat()
+    [kill::cases(), stop::cases(), handover::cases()].concat()
 }

@@ -1,27 +1,35 @@
-//! The programs of the fault cases: everything that a window does, over and over; and each kind of wait, by itself.
+//! What the programs of the fault cases have in common: a step that is repeated until an error, which is told at once.
 
 use std::time::Duration;
 
 use comm_core::Error;
 use comm_core::team::Team;
-use comm_core::tensor::{DType, Tensor};
-use comm_store::window::{Await, Notify, StoreOp, WindowSpec};
-use comm_store::{Cmp, NotifyOp, Window};
 use comm_testkit::report;
-use comm_testkit::{Program, RankCtx, RankResult, block_on, check, check_eq, done};
+use comm_testkit::{RankCtx, RankResult, check, done};
 
-use crate::support::{Any, left, right, team};
-
-pub const LOOP: Program = Program { name: "window-loop", run: rounds };
-pub const WAITS: Program = Program { name: "window-waits", run: waits };
+use crate::support::{Any, eventually, team};
 
 /// How long a survivor waits at most.
-const OP: Duration = Duration::from_secs(15);
+pub const OP: Duration = Duration::from_secs(15);
 
-const N: usize = 512;
+/// The call that a rank is in, and how busy it was until then.
+pub struct Call {
+    name: &'static str,
+    before: Duration,
+}
 
-/// Arguments: `rounds` (default: until an error).
-fn rounds(ctx: &RankCtx) -> RankResult {
+impl Call {
+    pub fn is(&mut self, name: &'static str) {
+        *self = Call { name, before: report::busy() };
+    }
+}
+
+/// Something that needs all ranks.
+type Again = fn(&Team) -> Option<Error>;
+
+/// Steps with the number of the round, as many as the argument `rounds` says (default: until an error). `again` is what is
+/// tried after an error.
+pub fn rounds(ctx: &RankCtx, step: impl Fn(&Team, u64, &mut Call) -> Any<()>, again: Again) -> RankResult {
     let rounds = ctx.args()["rounds"].as_u64().unwrap_or(u64::MAX);
     let team = match team(ctx, "t") {
         Ok(team) => team,
@@ -33,141 +41,31 @@ fn rounds(ctx: &RankCtx) -> RankResult {
     ctx.note("running");
     for round in 1..=rounds {
         let mut call = Call { name: "", before: report::busy() };
-        if let Err(error) = step(ctx, &team, round, &mut call) {
+        if let Err(error) = step(&team, round, &mut call) {
             let Some(error) = error.downcast_ref::<Error>() else { return Err(error) };
             report::tell(ctx, call.name, error, call.before);
-            return afterwards(ctx, team, error);
+            return afterwards(ctx, team, error, again);
         }
     }
     done()
 }
 
-struct Call {
-    name: &'static str,
-    before: Duration,
-}
-
-impl Call {
-    fn is(&mut self, name: &'static str) {
-        *self = Call { name, before: report::busy() };
-    }
-}
-
-/// One of everything, in a window of its own, all results checked.
-fn step(ctx: &RankCtx, team: &Team, round: u64, call: &mut Call) -> Any<()> {
-    let (me, n) = (ctx.rank(), ctx.world());
-    let (right, left) = (right(ctx), left(ctx));
-    let value = |rank: usize, i: usize| round as i64 * 1_000_000 + rank as i64 * 10_000 + i as i64;
-    let values = |rank: usize| (0..N).map(|i| value(rank, i)).collect::<Vec<_>>();
-    call.is("alloc");
-    let window = Window::alloc(team, WindowSpec::bytes(3 * 8 * N).signals(3 * n).slots(1), OP)?;
-    let [row, ring, got] = [0, 1, 2].map(|k| window.signals_from(k * n, &[n]));
-    let (row, ring, got) = (row?, ring?, got?);
-    let [source, target, pulled] = [0, 1, 2].map(|k| window.view(k * 8 * N, &[N], DType::I64));
-    let (source, target, pulled) = (source?, target?, pulled?);
-
-    call.is("reset");
-    source.store(&Tensor::from_slice(&[N], &vec![-1i64; N])?, &[0])?;
-    window.reset(OP)?;
-    check_eq!(source.read::<i64>(&[N - 1])?, 0);
-
-    call.is("wait");
-    ring.notify(right, &[me], 1, NotifyOp::Add)?;
-    check_eq!(ring.wait(&[left], Cmp::Ge, 1, Some(left), OP)?, 1);
-
-    call.is("put");
-    source.store(&Tensor::from_slice(&[N], &values(me))?, &[0])?;
-    target.put(right, &source, None, StoreOp::Set, Some(Notify::add(&got, &[me], 1)))?;
-    call.is("wait_async");
-    block_on(got.wait_async(&[left], Cmp::Ge, 1, Some(left), OP)?)?;
-    check!(target.remote_load(me, &[0], &[N])?.as_slice::<i64>()? == values(left), "round {round}: put");
-
-    call.is("get");
-    ring.notify(left, &[me], 1, NotifyOp::Add)?;
-    // Among two, left and right are the same one, and this is its second.
-    let up = if left == right { 2 } else { 1 };
-    let cell = [right];
-    let signal = Await::ge(&ring, &cell, up).from(right).by(OP);
-    source.get(right, &pulled, None, Some(signal))?;
-    check!(pulled.remote_load(me, &[0], &[N])?.as_slice::<i64>()? == values(right), "round {round}: get");
-
-    call.is("expose");
-    let tensor = Tensor::from_slice(&[N], &values(me))?.contiguous_in(team.hub().tensors())?;
-    let exposed = window.expose(0, round, &tensor)?;
-    call.is("barrier");
-    row.barrier(OP)?;
-    call.is("region");
-    let read = window.region(left, 0, round, OP)?.typed(&[N], DType::I64)?.remote_load(&[0], &[N]);
-    // A rank that is told of the death withdraws its tensor, which is no death of its own.
-    match read {
-        Err(Error::BadPeer { .. }) => {}
-        read => check!(read?.as_slice::<i64>()? == values(left), "round {round}: read"),
-    }
-    call.is("barrier_named");
-    row.barrier_named("end of round", OP)?;
-    drop(exposed);
-    Ok(())
-}
-
 /// After a failure the team says the same again, and the memory can be let go.
-fn afterwards(ctx: &RankCtx, team: Team, error: &Error) -> RankResult {
-    let again = Window::alloc(&team, 8, OP).err();
+fn afterwards(ctx: &RankCtx, team: Team, error: &Error, again: Again) -> RankResult {
+    let again = again(&team);
     let same = again.as_ref().is_some_and(|a| std::mem::discriminant(a) == std::mem::discriminant(error));
     check!(same, "first {error}, then {again:?}");
     ctx.await_go("end")?;
-    // A part that was told of in a window that came to nothing is kept until who might still reach it has left.
+    nothing_is_left(team)
+}
+
+/// Leaves, and waits until all memory of this process has been given back: a part that was told of in a window that came to
+/// nothing is kept until who might still reach it has left.
+pub fn nothing_is_left(team: Team) -> RankResult {
     let hub = team.hub().clone();
     drop(team);
-    crate::support::eventually("all windows were given back", || hub.windows().stats().blocks == 0)?;
+    let blocks = || (hub.windows().stats().blocks, hub.tensors().stats().blocks);
+    eventually("all memory was given back", || blocks() == (0, 0))
+        .map_err(|e| format!("{e}: {:?}", blocks()))?;
     done()
 }
-
-/// Arguments: `kind` of the wait, and the `victim`, which comes no further than its gate.
-fn waits(ctx: &RankCtx) -> RankResult {
-    let kind = ctx.args()["kind"].as_str().unwrap_or_default();
-    let victim = ctx.args()["victim"].as_u64().unwrap_or_default() as usize;
-    let n = ctx.world();
-    let team = team(ctx, "t")?;
-    let window = Window::alloc(&team, WindowSpec::bytes(16).signals(n), OP)?;
-    let signals = window.signals(&[n])?;
-    let (from, into) = (window.view(0, &[1], DType::I64)?, window.view(8, &[1], DType::I64)?);
-    ctx.note("ready");
-    if ctx.process_of(victim) == Some(ctx.process()) {
-        ctx.await_go("never")?;
-        return done();
-    }
-    // A survivor that awaits another survivor's signal must hear as well.
-    let survivor = (0..n).find(|&r| ctx.process_of(r) != ctx.process_of(victim)).unwrap_or_default();
-    let before = report::busy();
-    let outcome = match kind {
-        "wait" => signals.wait(&[0], Cmp::Ge, 1, Some(victim), OP).map(drop),
-        "wait-for-another" => signals.wait(&[0], Cmp::Ge, 1, Some(survivor), OP).map(drop),
-        "wait-for-anybody" => signals.wait(&[0], Cmp::Ge, 1, None, OP).map(drop),
-        "wait_async" => block_on(signals.wait_async(&[0], Cmp::Ge, 1, Some(victim), OP)?).map(drop),
-        "wait_async-for-anybody" => block_on(signals.wait_async(&[0], Cmp::Ge, 1, None, OP)?).map(drop),
-        "barrier" => signals.barrier(OP).map(drop),
-        "barrier_named" => signals.barrier_named("of the living", OP).map(drop),
-        "reset" => window.reset(OP),
-        "alloc" => Window::alloc(&team, 64, OP).map(drop),
-        "get" => from.get(survivor, &into, None, Some(Await::ge(&signals, &[0], 1).from(victim).by(OP))),
-        other => return Err(format!("no wait is called {other:?}").into()),
-    };
-    match outcome {
-        Err(error) => report::tell(ctx, kind, &error, before),
-        Ok(()) => return Err("it is over".into()),
-    }
-    done()
-}
-
-pub const KINDS: [&str; 10] = [
-    "wait",
-    "wait-for-another",
-    "wait-for-anybody",
-    "wait_async",
-    "wait_async-for-anybody",
-    "barrier",
-    "barrier_named",
-    "reset",
-    "alloc",
-    "get",
-];

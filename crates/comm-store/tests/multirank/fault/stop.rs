@@ -11,7 +11,8 @@ use comm_testkit::{
 };
 use serde_json::{Value, json};
 
-use super::{BACKEND, SOON, SUITE};
+use super::window::BACKEND;
+use super::{SOON, SUITE};
 use crate::support::team;
 
 pub const PROGRAM: Program = Program { name: "window-stop", run: program };

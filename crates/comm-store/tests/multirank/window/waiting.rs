@@ -22,6 +22,7 @@ pub fn cases() -> Vec<Case> {
         case("wait/-/-/two-threads", two_threads),
         case("wait/-/-/awaited-rank-left", awaited_left),
         case("wait/-/-/all-others-left", all_left),
+        case("barrier/-/-/of-one-less", barrier_of_one_less).worlds(|world| world >= 2),
         case("wait/-/-/aborted", aborted),
         case("wait_async/-/-/dropped", dropped),
         case("barrier_named/-/-/absent", absent),
@@ -226,6 +227,24 @@ fn all_left(ctx: &RankCtx) -> RankResult {
     // What it does itself it can still wait for.
     signals.notify(0, &[0], 1, NotifyOp::Add)?;
     check_eq!(signals.wait(&[0], Cmp::Ge, 1, None, ctx.deadline())?, 1);
+    done()
+}
+
+/// A barrier that cannot come about any more says so each time, and gives nobody a credit that is never spent.
+fn barrier_of_one_less(ctx: &RankCtx) -> RankResult {
+    let team = team(ctx, "t")?;
+    let window = Window::alloc(&team, WindowSpec::bytes(0).signals(ctx.world()), ctx.deadline())?;
+    let signals = window.signals(&[ctx.world()])?;
+    signals.barrier(ctx.deadline())?;
+    if ctx.rank() == 0 {
+        return done();
+    }
+    let mut notifies = None;
+    for _ in 0..4 {
+        let outcome = signals.barrier(ctx.deadline());
+        check!(matches!(outcome, Err(Error::PeerLeft { rank: 0, .. })), "{outcome:?}");
+        check_eq!(*notifies.get_or_insert(window.costs().notifies), window.costs().notifies);
+    }
     done()
 }
 

@@ -5,6 +5,7 @@ use comm_core::tensor::{DType, Layout, Tile};
 use comm_core::{Error, Result};
 
 use crate::agreement::{Letter, out_code};
+use crate::reduce::ReduceOp;
 use crate::request::Op;
 use crate::shard::shard_sizes;
 
@@ -17,7 +18,7 @@ pub(crate) struct Move {
 
 /// What a rank makes of the inputs.
 #[allow(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
-pub(crate) enum Work {
+pub(crate) enum Action {
     /// Nothing: it has only been there.
     Nothing,
     /// It puts its result together.
@@ -25,26 +26,26 @@ pub(crate) enum Work {
     /// It takes each input as it is.
     Apart,
     /// It reduces this rectangle of all inputs.
-    Reduce(Tile),
+    Reduce(ReduceOp, Tile),
     /// All reduce together, and the result is for these: all, or the root.
-    ReduceAll { root: Option<usize> },
+    ReduceAll(ReduceOp, Option<usize>),
 }
 
 /// An operation on one rank.
-pub(crate) struct Plan {
+pub(crate) struct Schedule {
     pub(crate) dtype: DType,
     /// The shapes of the inputs, by rank; of those that have none, empty.
     pub(crate) inputs: Vec<Vec<usize>>,
     /// The shape of this rank's result, if it gets one tensor.
     pub(crate) shape: Option<Vec<usize>>,
-    pub(crate) work: Work,
+    pub(crate) action: Action,
 }
 
 /// Plans an operation for one rank, and checks that all can do it.
 ///
 /// # Errors
 /// Those of the operation, the same on all ranks.
-pub(crate) fn plan(op: Op, letters: &[Letter], rank: usize) -> Result<Option<Plan>> {
+pub(crate) fn schedule(op: Op, letters: &[Letter], rank: usize) -> Result<Option<Schedule>> {
     if op == Op::Barrier {
         return Ok(None);
     }
@@ -72,18 +73,18 @@ pub(crate) fn plan(op: Op, letters: &[Letter], rank: usize) -> Result<Option<Pla
         }
     }
     let shape = result_shape(op, &inputs, &sizes, rank)?;
-    let work = match (&shape, op) {
-        (_, Op::AllGatherVec) => Work::Apart,
-        (_, Op::AllReduce(_)) => Work::ReduceAll { root: None },
-        (_, Op::Reduce { root, .. }) => Work::ReduceAll { root: Some(root) },
-        (None, _) => Work::Nothing,
-        (Some(_), Op::ReduceScatter { dim, .. }) => {
+    let action = match (&shape, op) {
+        (_, Op::AllGatherVec) => Action::Apart,
+        (_, Op::AllReduce(reduce)) => Action::ReduceAll(reduce, None),
+        (_, Op::Reduce { op: reduce, root }) => Action::ReduceAll(reduce, Some(root)),
+        (None, _) => Action::Nothing,
+        (Some(_), Op::ReduceScatter { op: reduce, dim }) => {
             let (start, len) = sizes.range(rank);
-            Work::Reduce(slab(name, &inputs[rank], dim, start, len)?)
+            Action::Reduce(reduce, slab(name, &inputs[rank], dim, start, len)?)
         }
-        (Some(shape), _) => Work::Copy(moves(op, &inputs, &sizes, rank, shape)?),
+        (Some(shape), _) => Action::Copy(moves(op, &inputs, &sizes, rank, shape)?),
     };
-    Ok(Some(Plan { dtype, inputs, shape, work }))
+    Ok(Some(Schedule { dtype, inputs, shape, action }))
 }
 
 fn check_size(op: &'static str, shape: &[usize], dtype: DType) -> Result<()> {
@@ -197,7 +198,7 @@ fn result_shape(op: Op, inputs: &[Vec<usize>], sizes: &Sizes, rank: usize) -> Re
     let name = op.name();
     Ok(Some(match op {
         Op::Barrier | Op::AllGatherVec => return Ok(None),
-        Op::Reduce { root, .. } | Op::Gather { root, .. } if rank != root => return Ok(None),
+        _ if !op.gives_result(rank) => return Ok(None),
         Op::AllReduce(_) | Op::Reduce { .. } => inputs[rank].clone(),
         Op::Broadcast { root } => inputs[root].clone(),
         Op::AllGatherEqual if inputs[0].is_empty() => {

@@ -1,43 +1,28 @@
-//! Every operation in every way, against the serial answers: dtypes, views, sizes, roots, dimensions, places.
+//! Every operation in every way over whatever comes: shapes, sizes, views and places that differ from rank to rank, all
+//! roots and dimensions. And inputs that a letter just carries, or just does not.
 
 use std::time::Duration;
 
 use comm_core::team::Team;
 use comm_core::tensor::DType;
 use comm_core::{Deadline, Error};
-use comm_group::{ReduceOp, ThreadGroup};
-use comm_testkit::oracle::reduce::Reduction;
-use comm_testkit::oracle::shard_sizes;
+use comm_group::ThreadGroup;
 use comm_testkit::values::{SplitMix64, Strided};
-use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check, done};
+use comm_testkit::{Case, RankCtx, RankResult, check, done};
 
 use super::case;
-use crate::call::{Bytes, Call, SUM, Sizes, check_ways, dense};
-use crate::support::{
-    EVERYWHERE, Place, contribution, exists, group, operator_name, operators, random_view, strided,
-};
-
-pub const CROWD: Program = Program { name: "group-crowd", run: crowd };
+use crate::call::{Bytes, Call, Operator, SUM, check_ways, dense};
+use crate::support::{EVERYWHERE, Place, contribution, exists, group, operators, random_view, strided};
 
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
-    for &dtype in DType::ALL {
-        all.push(case(format!("every/-/{dtype}/moved"), move |ctx| moved(ctx, dtype)));
-    }
-    for (op, oracle) in operators() {
-        let name = format!("every/{}/any/reduced", operator_name(op));
-        all.push(case(name, move |ctx| reduced(ctx, (op, oracle))));
-    }
     for which in KINDS {
-        let views = move |ctx: &RankCtx| views(ctx, which);
-        all.push(case(format!("{which}/-/f32/views"), views).limit(Duration::from_secs(120)));
-        let sizes = move |ctx: &RankCtx| small_and_large(ctx, which);
-        all.push(case(format!("{which}/-/any/small-and-large"), sizes).limit(Duration::from_secs(120)));
+        let border = move |ctx: &RankCtx| around_the_letter(ctx, which);
+        all.push(case(format!("{which}/-/i16/around-the-letter"), border));
     }
-    all.push(case("every/any/any/random", random).limit(Duration::from_secs(300)));
-    all.push(case("every/any/any/alone", alone));
-    let crowds = Case::launcher(super::SUITE, "every/any/any/5-and-8-ranks", crowds);
-    all.push(crowds.worlds(|w| w == 4).backend(super::BACKEND).limit(Duration::from_secs(300)));
+    let random = case("every/any/any/random", random).also_worlds(&[1, 5, 8]);
+    all.push(random.limit(Duration::from_secs(300)));
+    all.push(case("broadcast/-/-/alone-and-wrong", alone));
     all
 }
 
@@ -84,19 +69,6 @@ impl Here<'_> {
         let mine = strided(self.group, place, &views[rank], dtype, &storages[rank])?;
         check_ways(self.group, call, &mine, &inputs, self.at)
             .map_err(|e| format!("{dtype}, {place:?}, {}: {e}", views[rank].name).into())
-    }
-
-    /// Each rank's own shape, dense.
-    fn check_dense(
-        &self,
-        call: &Call,
-        rng: &SplitMix64,
-        dtype: DType,
-        shapes: &[Vec<usize>],
-        place: Place,
-    ) -> RankResult {
-        let views: Vec<Strided> = shapes.iter().map(|shape| plain(shape)).collect();
-        self.check(call, rng, dtype, &views, place)
     }
 }
 
@@ -173,20 +145,6 @@ fn free_dim(call: &Call) -> Option<usize> {
     }
 }
 
-/// What only moves, with uneven shards, for one dtype; from every place.
-fn moved(ctx: &RankCtx, dtype: DType) -> RankResult {
-    let group = group(ctx, "g")?;
-    let (here, world) = (here(ctx, &group), ctx.world());
-    let mut rng = ctx.common_rng();
-    for which in KINDS.iter().filter(|which| !which.contains("reduce")) {
-        for (i, call) in calls(which, &[3, 4], world, &mut rng).into_iter().enumerate() {
-            let (call, shapes) = uneven(call, &[3, 4], world, &mut rng);
-            here.check_dense(&call, &rng.fork(i as u64), dtype, &shapes, EVERYWHERE[i % 4])?;
-        }
-    }
-    done()
-}
-
 /// The call for shards that differ where they may, and those.
 fn uneven(call: Call, shape: &[usize], world: usize, rng: &mut SplitMix64) -> (Call, Vec<Vec<usize>>) {
     let mut shapes = vec![shape.to_vec(); world];
@@ -212,62 +170,17 @@ fn uneven(call: Call, shape: &[usize], world: usize, rng: &mut SplitMix64) -> (C
     }
 }
 
-/// The operations that combine, for every dtype that an operator has.
-fn reduced(ctx: &RankCtx, op: (ReduceOp, Reduction)) -> RankResult {
-    let group = group(ctx, "g")?;
-    let (here, world) = (here(ctx, &group), ctx.world());
-    for (i, &dtype) in DType::ALL.iter().filter(|dtype| exists(op.1, **dtype)).enumerate() {
-        let mut rng = ctx.common_rng().fork(i as u64);
-        // Below and above what a letter carries.
-        for shape in [vec![5, 2], vec![2, 300]] {
-            let dim = i % 2;
-            let sizes = Some(deal(&mut rng, shape[dim], world));
-            for call in [
-                Call::AllReduce(op),
-                Call::Reduce(op, i % world),
-                Call::ReduceScatter(op, 1 - dim, None),
-                Call::ReduceScatter(op, dim, sizes),
-            ] {
-                here.check_dense(&call, &rng, dtype, &vec![shape.clone(); world], EVERYWHERE[i % 4])?;
-            }
-        }
-    }
-    done()
-}
-
-/// Any view, without elements and without dimensions too: all roots, all dimensions.
-fn views(ctx: &RankCtx, which: &str) -> RankResult {
-    let group = group(ctx, "g")?;
-    let (here, world) = (here(ctx, &group), ctx.world());
-    for (i, view) in Strided::cases().into_iter().enumerate() {
-        let mut rng = ctx.common_rng().fork(i as u64);
-        for (j, call) in calls(which, &view.shape, world, &mut rng).iter().enumerate() {
-            let place = EVERYWHERE[(i + j) % 4];
-            here.check(call, &rng, DType::F32, &vec![view.clone(); world], place)?;
-        }
-    }
-    done()
-}
-
-/// Inputs that a letter just carries, just does not, and more than a block; some ranks' one and some ranks' other.
-fn small_and_large(ctx: &RankCtx, which: &str) -> RankResult {
+/// Some ranks' one and some ranks' other: 256 elements of two bytes are carried.
+fn around_the_letter(ctx: &RankCtx, which: &str) -> RankResult {
     let group = group(ctx, "g")?;
     let (here, world) = (here(ctx, &group), ctx.world());
     let mut rng = ctx.common_rng();
-    // 256 elements of two bytes are carried.
-    for (i, n) in [255, 256, 257, 900].into_iter().enumerate() {
+    for (i, n) in [255, 256, 257].into_iter().enumerate() {
         for (j, call) in calls(which, &[n], world, &mut rng).into_iter().enumerate() {
             let (call, shapes) = uneven(call, &[n], world, &mut rng);
-            here.check_dense(&call, &rng.fork(j as u64), DType::I16, &shapes, EVERYWHERE[(i + j) % 4])?;
+            let views: Vec<Strided> = shapes.iter().map(|shape| plain(shape)).collect();
+            here.check(&call, &rng.fork(j as u64), DType::I16, &views, EVERYWHERE[(i + j) % 4])?;
         }
-    }
-    // More than a block, in few elements: the oracle is slow.
-    let shape = [50, 60];
-    let mut all = calls(which, &shape, world, &mut rng);
-    if !all.is_empty() {
-        let call = all.swap_remove(rng.below(all.len() as u64) as usize);
-        let (call, shapes) = uneven(call, &shape, world, &mut rng);
-        here.check_dense(&call, &rng, DType::Complex128, &shapes, Place::Heap)?;
     }
     done()
 }
@@ -302,7 +215,7 @@ fn random_rounds(ctx: &RankCtx, here: &Here<'_>, rounds: u64) -> RankResult {
     done()
 }
 
-fn with_operator(call: Call, op: (ReduceOp, Reduction)) -> Call {
+fn with_operator(call: Call, op: Operator) -> Call {
     match call {
         Call::AllReduce(_) => Call::AllReduce(op),
         Call::Reduce(_, root) => Call::Reduce(op, root),
@@ -313,54 +226,23 @@ fn with_operator(call: Call, op: (ReduceOp, Reduction)) -> Call {
 
 fn random(ctx: &RankCtx) -> RankResult {
     let group = group(ctx, "g")?;
-    random_rounds(ctx, &here(ctx, &group), if ctx.full() { 3000 } else { 120 })
+    // More ranks than cores take longer.
+    let rounds = match (ctx.world(), ctx.full()) {
+        (..5, false) => 120,
+        (..5, true) => 3000,
+        (_, false) => 40,
+        (_, true) => 1000,
+    };
+    random_rounds(ctx, &here(ctx, &group), rounds)
 }
 
-/// A team of one.
+/// In a team of one: a root that is not there, and a tensor that is not brought.
 fn alone(ctx: &RankCtx) -> RankResult {
     let team = Team::join(&ctx.name(&format!("solo-{}", ctx.rank())), 0, 1, ctx.deadline())?;
     let group = ThreadGroup::new(team, ctx.deadline())?;
-    let here = here(ctx, &group);
-    let mut rng = ctx.common_rng();
-    for (which, shape) in
-        KINDS.iter().flat_map(|k| [(k, vec![3, 4]), (k, vec![]), (k, vec![0]), (k, vec![700])])
-    {
-        for call in calls(which, &shape, 1, &mut rng) {
-            let (call, shapes) = uneven(call, &shape, 1, &mut rng);
-            here.check_dense(&call, &rng, DType::F32, &shapes, EVERYWHERE[ctx.rank() % 4])?;
-        }
-    }
-    // A root that is not there, and a tensor that is not brought.
-    let none: Sizes = None;
-    for call in [Call::Broadcast(1), Call::Scatter(0, 0, none), Call::Broadcast(0)] {
+    for call in [Call::Broadcast(1), Call::Scatter(0, 0, None), Call::Broadcast(0)] {
         let error = call.returned(&group, None, ctx.deadline()).err();
         check!(matches!(error, Some(Error::InvalidArgument { .. })), "{call:?}: {error:?}");
     }
-    random_rounds(ctx, &here, 100)
-}
-
-/// More ranks than cores, in every layout.
-fn crowds(ctx: &LauncherCtx) -> RankResult {
-    for world in [5, 8] {
-        let running =
-            ctx.launch_on("group-crowd", world, ctx.layout()).limit(Duration::from_secs(120)).spawn()?;
-        for report in running.wait(Duration::from_secs(120)) {
-            check!(report.outcome.is_ok(), "rank {} of {world}: {}", report.rank, report.outcome);
-        }
-    }
     done()
-}
-
-fn crowd(ctx: &RankCtx) -> RankResult {
-    let group = group(ctx, "g")?;
-    let here = here(ctx, &group);
-    let mut rng = ctx.common_rng();
-    for which in KINDS {
-        for call in calls(which, &[9, 7], ctx.world(), &mut rng) {
-            let (call, shapes) = uneven(call, &[9, 7], ctx.world(), &mut rng);
-            here.check_dense(&call, &rng, DType::F64, &shapes, Place::Heap)?;
-        }
-    }
-    check!(shard_sizes(9, ctx.world()).len() == group.size());
-    random_rounds(ctx, &here, if ctx.full() { 500 } else { 25 })
 }

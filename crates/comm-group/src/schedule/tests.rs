@@ -28,9 +28,10 @@ fn letters(op: Op, shapes: &[&[usize]], sizes: &[usize]) -> Vec<Letter> {
     shapes.iter().map(|shape| letter_of(op, Some(shape), sizes, 0)).collect()
 }
 
-/// The plans of all ranks; if one cannot, none can, and all for the same reason.
-fn plans(op: Op, letters: &[Letter]) -> Result<Vec<Plan>> {
-    let all: Vec<Result<Option<Plan>>> = (0..letters.len()).map(|rank| plan(op, letters, rank)).collect();
+/// The schedules of all ranks; if one cannot, none can, and all for the same reason.
+fn schedules(op: Op, letters: &[Letter]) -> Result<Vec<Schedule>> {
+    let all: Vec<Result<Option<Schedule>>> =
+        (0..letters.len()).map(|rank| schedule(op, letters, rank)).collect();
     let refused: Vec<String> = all.iter().filter_map(|p| p.as_ref().err().map(Error::to_string)).collect();
     assert!(refused.is_empty() || refused.len() == letters.len(), "{op:?}: some refuse: {refused:?}");
     assert!(refused.windows(2).all(|two| two[0] == two[1]), "{refused:?}");
@@ -38,11 +39,11 @@ fn plans(op: Op, letters: &[Letter]) -> Result<Vec<Plan>> {
 }
 
 fn shapes(op: Op, letters: &[Letter]) -> Vec<Option<Vec<usize>>> {
-    plans(op, letters).unwrap().into_iter().map(|p| p.shape).collect()
+    schedules(op, letters).unwrap().into_iter().map(|p| p.shape).collect()
 }
 
 fn why(op: Op, letters: &[Letter]) -> String {
-    match plans(op, letters) {
+    match schedules(op, letters) {
         Err(Error::InvalidArgument { why, .. }) => why,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it can be done"),
@@ -51,12 +52,12 @@ fn why(op: Op, letters: &[Letter]) -> String {
 
 /// What a rank's moves make of inputs whose elements are `(rank, index)`, as a list in row-major order. Every element of the
 /// result is written once.
-fn moved(plan: &Plan) -> Vec<(usize, Vec<usize>)> {
-    let Work::Copy(moves) = &plan.work else { panic!("not a copy") };
-    let shape = plan.shape.as_ref().unwrap();
+fn moved(schedule: &Schedule) -> Vec<(usize, Vec<usize>)> {
+    let Action::Copy(moves) = &schedule.action else { panic!("not a copy") };
+    let shape = schedule.shape.as_ref().unwrap();
     let mut out = vec![None; shape.iter().product()];
     for Move { rank, from, to } in moves {
-        let of = indices(&plan.inputs[*rank]);
+        let of = indices(&schedule.inputs[*rank]);
         for (to, from, len) in Tile::pair("test", to, from).unwrap() {
             for i in 0..len {
                 let before = out[to + i].replace((*rank, of[from + i].clone()));
@@ -82,14 +83,14 @@ fn owner(shapes: &[&[usize]], dim: usize, mut index: Vec<usize>) -> (usize, Vec<
 fn gathering_and_exchanging_move_every_element_once() {
     let uneven: &[&[usize]] = &[&[2, 3], &[0, 3], &[4, 3]];
     for op in [Op::AllGather { dim: 0 }, Op::Gather { dim: 0, root: 1 }] {
-        for (rank, plan) in plans(op, &letters(op, uneven, &[])).unwrap().iter().enumerate() {
+        for (rank, schedule) in schedules(op, &letters(op, uneven, &[])).unwrap().iter().enumerate() {
             if op.root().is_some_and(|root| root != rank) {
-                assert!(plan.shape.is_none() && matches!(plan.work, Work::Nothing));
+                assert!(schedule.shape.is_none() && matches!(schedule.action, Action::Nothing));
                 continue;
             }
-            assert_eq!(plan.shape.as_deref(), Some(&[6, 3][..]));
+            assert_eq!(schedule.shape.as_deref(), Some(&[6, 3][..]));
             let expected: Vec<_> = indices(&[6, 3]).into_iter().map(|i| owner(uneven, 0, i)).collect();
-            assert_eq!(moved(plan), expected);
+            assert_eq!(moved(schedule), expected);
         }
     }
     for (to, sizes, given) in
@@ -97,10 +98,10 @@ fn gathering_and_exchanging_move_every_element_once() {
     {
         let op = Op::AllToAll { from: 0, to };
         let mut start = 0;
-        for (rank, plan) in plans(op, &letters(op, uneven, given)).unwrap().iter().enumerate() {
+        for (rank, schedule) in schedules(op, &letters(op, uneven, given)).unwrap().iter().enumerate() {
             let mut shape = vec![6, 3];
             shape[to] = sizes[rank];
-            assert_eq!(plan.shape.as_ref(), Some(&shape));
+            assert_eq!(schedule.shape.as_ref(), Some(&shape));
             let expected: Vec<_> = indices(&shape)
                 .into_iter()
                 .map(|mut index| {
@@ -108,7 +109,7 @@ fn gathering_and_exchanging_move_every_element_once() {
                     owner(uneven, 0, index)
                 })
                 .collect();
-            assert_eq!(moved(plan), expected, "to {to}, rank {rank}");
+            assert_eq!(moved(schedule), expected, "to {to}, rank {rank}");
             start += sizes[rank];
         }
     }
@@ -125,14 +126,14 @@ fn rows_go_where_the_sizes_say() {
             letter_of(op, Some(&[send[rank].iter().sum(), 2]), &sizes, 0)
         })
         .collect();
-    for (rank, plan) in plans(op, &all).unwrap().iter().enumerate() {
+    for (rank, schedule) in schedules(op, &all).unwrap().iter().enumerate() {
         let mut expected = Vec::new();
         for (peer, row) in send.iter().enumerate() {
             let start: usize = row[..rank].iter().sum();
             expected
                 .extend((start..start + row[rank]).flat_map(|i| [(peer, vec![i, 0]), (peer, vec![i, 1])]));
         }
-        assert_eq!(moved(plan), expected, "rank {rank}");
+        assert_eq!(moved(schedule), expected, "rank {rank}");
     }
 }
 
@@ -144,7 +145,7 @@ fn a_wrong_number_of_rows_names_the_odd_rank_and_both_values() {
         // It awaits two rows from each: at odds with all others, who agree among themselves.
         let sizes = |rank: usize| if rank == odd { [1, 1, 1, 2, 2, 2] } else { even };
         let all: Vec<Letter> = (0..3).map(|rank| letter_of(op, Some(&[3]), &sizes(rank), 0)).collect();
-        match plans(op, &all).map(drop).unwrap_err() {
+        match schedules(op, &all).map(drop).unwrap_err() {
             Error::Mismatch { rank, field: "sizes", theirs, others, .. } => {
                 assert_eq!(rank, odd);
                 assert!(theirs.contains("awaits 2") && others.contains("sends 1"), "{theirs}; {others}");
@@ -157,7 +158,7 @@ fn a_wrong_number_of_rows_names_the_odd_rank_and_both_values() {
     assert!(why(op, &all).contains("rank 1 sends"), "{}", why(op, &all));
     // Not a list for each rank.
     let all: Vec<Letter> = (0..3).map(|_| letter_of(op, Some(&[3]), &even[..5], 0)).collect();
-    assert!(matches!(plans(op, &all).map(drop), Err(Error::BadPeer { .. })));
+    assert!(matches!(schedules(op, &all).map(drop), Err(Error::BadPeer { .. })));
     // A sum that does not fit, of a tensor that has no rows at all.
     let all: Vec<Letter> = (0..2).map(|_| letter_of(op, Some(&[]), &[usize::MAX; 4], 0)).collect();
     why(op, &all);
@@ -185,7 +186,7 @@ fn shapes_of_results() {
     let op = Op::Scatter { dim: 0, root: 1 };
     let all = [letter_of(op, None, &[], 0), letter_of(op, Some(&[7]), &[], 0)];
     assert_eq!(shapes(op, &all), [s(&[4]), s(&[3])]);
-    assert!(plan(Op::Barrier, &[], 0).unwrap().is_none());
+    assert!(schedule(Op::Barrier, &[], 0).unwrap().is_none());
 }
 
 #[test]
@@ -237,9 +238,9 @@ fn sizes_add_up_on_every_rank_or_on_none() {
         for bad in [&[1, 2][..], &[4, 1], &[4], &[2, 1, 1], &[usize::MAX, 5]] {
             assert!(why(op, &letters(op, &shapes, bad)).contains("sizes"), "{op:?} {bad:?}");
         }
-        plans(op, &letters(op, &shapes, &[4, 0])).unwrap();
+        schedules(op, &letters(op, &shapes, &[4, 0])).unwrap();
         let two = [letter_of(op, Some(shapes[0]), &[1, 3], 0), letter_of(op, Some(shapes[1]), &[3, 1], 0)];
-        match plans(op, &two).map(drop).unwrap_err() {
+        match schedules(op, &two).map(drop).unwrap_err() {
             Error::Mismatch { rank: 1, field: "sizes", theirs, others, .. } => {
                 assert_eq!((theirs.as_str(), others.as_str()), ("[3, 1]", "[1, 3]"));
             }
@@ -258,14 +259,14 @@ fn what_is_too_large_together_is_everybodys_verdict() {
         Op::Gather { dim: 0, root: 1 },
         Op::AllToAll { from: 0, to: 1 },
     ] {
-        assert!(plans(op, &letters(op, &huge, &[])).is_err(), "{op:?}");
+        assert!(schedules(op, &letters(op, &huge, &[])).is_err(), "{op:?}");
     }
     // All rows for rank 0: its result cannot be, the other's can.
     let op = Op::AllToAllRows;
     let sent = 1usize << 62;
     let sizes = [[sent, 0, sent, sent], [sent, 0, 0, 0]];
     let all: Vec<Letter> = (0..2).map(|r| letter_of(op, Some(huge[r]), &sizes[r], 0)).collect();
-    assert!(plans(op, &all).is_err());
+    assert!(schedules(op, &all).is_err());
     // Of a dimension without elements any size will do that fits.
     let op = Op::AllGather { dim: 1 };
     assert_eq!(shapes(op, &letters(op, &huge, &[])), [Some(vec![1 << 62, 0]), Some(vec![1 << 62, 0])]);
@@ -276,10 +277,10 @@ fn a_buffer_of_another_shape_is_everybodys_verdict() {
     let op = Op::Gather { dim: 0, root: 0 };
     let right = out_code(&[5], ANY);
     let all = |root, other| [letter_of(op, Some(&[3]), &[], root), letter_of(op, Some(&[2]), &[], other)];
-    plans(op, &all(right, 0)).unwrap();
-    plans(op, &all(right, 1234)).unwrap();
+    schedules(op, &all(right, 0)).unwrap();
+    schedules(op, &all(right, 1234)).unwrap();
     for wrong in [out_code(&[6], ANY), out_code(&[5], DType::I8), out_code(&[5, 1], ANY)] {
-        match plans(op, &all(wrong, right)).map(drop).unwrap_err() {
+        match schedules(op, &all(wrong, right)).map(drop).unwrap_err() {
             Error::Mismatch { rank: 0, field: "output", others, .. } => assert_eq!(others, "u8 [5]"),
             other => panic!("{other}"),
         }
@@ -342,7 +343,7 @@ fn nonsense_in_letters_is_one_verdict_and_no_panic() {
             }
         }
         if agree(&all).is_ok() {
-            match plans(op, &all) {
+            match schedules(op, &all) {
                 Ok(_) => could += 1,
                 Err(_) => refused += 1,
             }

@@ -1,0 +1,224 @@
+//! To fetch: to find the record of a key, or to wait for it, and to reach its tensor.
+
+use std::sync::{Arc, PoisonError};
+
+use comm_core::device::{Device, Event, Stream};
+use comm_core::hub::is_forked;
+use comm_core::tensor::{Tensor, TensorBuf};
+use comm_core::{Deadline, Error, Result, point};
+
+use super::fetched::Fetched;
+use super::loan::Lease;
+use super::order::{order, waiting_for};
+use super::record::Published;
+use super::team_store::{Entry, Inner, Key, counting, over_finished, was_reset};
+use crate::directory::readers;
+use crate::memory::Memory;
+
+const FETCH: &str = "TensorStore::fetch";
+
+/// A tensor, the event behind which it is written, and whose stream's event that is.
+pub(super) struct Taken {
+    tensor: Tensor,
+    written: Event,
+    by: Stream,
+}
+
+/// One read that this rank has begun.
+pub(super) struct Read {
+    pub(super) entry: Entry,
+    published: Published,
+}
+
+impl Inner {
+    /// Begins a read of a key, if it hangs on the chain that begins at `head` and there is one left.
+    pub(super) fn begin_read(&self, key: &Key<'_>, head: u64, deadline: Deadline) -> Result<Option<Read>> {
+        let round = self.round.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(record) = self.find(key, head, deadline)? else { return Ok(None) };
+        let published = record.read()?;
+        readers::enter(record.counts()?, published.readers)
+            .map_err(|counts| over_finished(FETCH, key.text, published.readers, counts))?;
+        Ok(Some(Read { entry: Entry::new(record, &published, *round), published }))
+    }
+
+    /// The read of a tensor that has been begun, as a guard; if the tensor was not to be had, it has not been begun.
+    fn reading(
+        self: &Arc<Self>,
+        key: &Key<'_>,
+        entry: Entry,
+        stream: &Stream,
+        taken: Result<Tensor>,
+    ) -> Result<Fetched> {
+        let tensor = match taken {
+            Ok(tensor) => tensor,
+            Err(error) => {
+                self.turn_back(&entry);
+                return Err(error);
+            }
+        };
+        self.counters.fetched();
+        point!("store.fetched");
+        let (store, by, text) = (self.clone(), stream.clone(), key.text.to_owned());
+        Ok(Fetched::new(tensor, stream, move || store.finish(&text, &entry, &by)))
+    }
+
+    /// Takes back that a read has begun, unless a reset has done so.
+    pub(super) fn turn_back(&self, entry: &Entry) {
+        let Ok(_same) = self.same_round(FETCH, entry) else { return };
+        if let Ok(counts) = entry.record.counts() {
+            readers::turn_back(counts);
+        }
+    }
+
+    /// Fetches, and brings the tensor to a device if it is to be on one.
+    pub(super) fn fetch(
+        self: &Arc<Self>,
+        text: &str,
+        stream: &Stream,
+        to: Option<Device>,
+        deadline: Deadline,
+    ) -> Result<Fetched> {
+        let key = self.key(FETCH, text)?;
+        let head = self.window.cell(key.home.0, key.home.1)?;
+        let what = format!("key {text:?} to be published");
+        loop {
+            let seen = head.load();
+            if let Some(read) = self.begin_read(&key, seen, deadline)? {
+                let taken = self.take(&read, deadline).and_then(|taken| {
+                    order(stream, &taken.written, deadline)?;
+                    match to {
+                        Some(device) => self.brought_here(taken.tensor, stream, device, deadline),
+                        None => Ok(taken.tensor),
+                    }
+                });
+                let taken = taken.map_err(|error| waiting_for(&written(text), error));
+                return self.reading(&key, read.entry, stream, taken);
+            }
+            let another = |now: u64| (now != seen).then_some(());
+            let waited = self.member().wait(&what, head, None, 1, another, deadline);
+            waited.map_err(|error| counting(error, |_| 0))?;
+        }
+    }
+
+    pub(super) async fn fetch_task(
+        self: Arc<Self>,
+        text: String,
+        stream: Stream,
+        deadline: Deadline,
+    ) -> Result<Fetched> {
+        let key = self.key(FETCH, &text)?;
+        let what = format!("key {text:?} to be published");
+        loop {
+            let seen = self.window.cell(key.home.0, key.home.1)?.load();
+            if let Some(read) = self.begin_read(&key, seen, deadline)? {
+                let taken = self.take(&read, deadline);
+                // A task that is dropped while it waits has not fetched.
+                let begun = Begun { store: &self, entry: Some(read.entry) };
+                let taken = match taken {
+                    Ok(taken) => {
+                        let what = written(&text);
+                        let ordered = self.order_task(&what, &stream, &taken.by, &taken.written, deadline);
+                        ordered.await.map(|()| taken.tensor)
+                    }
+                    Err(error) => Err(error),
+                };
+                let entry = begun.go_on().ok_or_else(|| was_reset(FETCH))?;
+                return self.reading(&key, entry, &stream, taken);
+            }
+            let head = self.window.task_cell(key.home.0, key.home.1)?;
+            let waited =
+                self.member().wait_task(&what, head, None, 1, move |now| now != seen, deadline).await;
+            waited.map_err(|error| counting(error, |_| 0))?;
+        }
+    }
+
+    /// A tensor that has been fetched for `stream`, brought to a device.
+    fn brought_here(
+        &self,
+        tensor: Tensor,
+        stream: &Stream,
+        device: Device,
+        deadline: Deadline,
+    ) -> Result<Tensor> {
+        if tensor.device() == device {
+            return Ok(tensor);
+        }
+        let far = if device.is_cpu() { tensor.device() } else { device };
+        let through = if stream.device() == far { stream.clone() } else { Stream::current() };
+        if through.device() != far {
+            let why = format!(
+                "neither the stream nor this thread's current stream is of {far}; see device::with_current"
+            );
+            return Err(Error::Unsupported { backend: "store", op: format!("fetch to {device}"), why });
+        }
+        order(&through, &stream.record()?, deadline)?;
+        let moved = tensor.to_device(device, &through, deadline)?;
+        self.counters.copied(moved.nbytes());
+        // The read ends behind the copy.
+        if through != *stream {
+            order(stream, &through.record()?, deadline)?;
+        }
+        Ok(moved)
+    }
+
+    /// The tensor of a read, as this process reaches it.
+    pub(super) fn take(&self, read: &Read, deadline: Deadline) -> Result<Taken> {
+        let Read { entry, published } = read;
+        let rank = entry.rank();
+        if self.member().shares_process(rank) {
+            let _same = self.same_round(FETCH, entry)?;
+            let held = self.held(rank)?;
+            let held = held.get(&entry.record.link).ok_or_else(|| {
+                Error::bad_peer(format!("rank {rank} has let go of a tensor that is still to be read"))
+            })?;
+            let (tensor, written) = (held.tensor.clone(), held.written.clone());
+            return Ok(Taken { tensor, written, by: held.stream.clone() });
+        }
+        let Some(place) = published.place else {
+            if published.layout.numel() > 0 {
+                return Err(Error::bad_peer(format!("rank {rank} tells of a tensor that is nowhere")));
+            }
+            let none = TensorBuf::zeros(published.layout.shape(), published.dtype)?.freeze();
+            return Ok(Taken { tensor: none, written: Event::complete(), by: Stream::cpu() });
+        };
+        let loan = self.member().peer_segment(rank, place.loan_segment, deadline)?;
+        let segment = self.member().peer_segment(rank, place.segment, deadline)?;
+        let owner = self.member().process_of(rank).unwrap_or_default();
+        let lease = {
+            // No reset until it is taken: what the record tells of is there, and stays until the lease is given back.
+            let _same = self.same_round(FETCH, entry)?;
+            Lease::take(Memory::There(loan, place.loan_offset), self.member(), owner)?
+        };
+        let tensor = Tensor::import_held(&segment, place.base, published.dtype, published.layout, lease);
+        let tensor = tensor.map_err(|error| {
+            Error::bad_peer(format!("rank {rank} tells of a tensor that cannot be: {error}"))
+        })?;
+        // What goes to another process is of the host, and written when it is published.
+        Ok(Taken { tensor, written: Event::complete(), by: Stream::cpu() })
+    }
+}
+
+/// A read that is not a guard yet: taken back when it is dropped.
+struct Begun<'s> {
+    store: &'s Inner,
+    entry: Option<Entry>,
+}
+
+impl Begun<'_> {
+    /// It has not been dropped.
+    fn go_on(mut self) -> Option<Entry> {
+        self.entry.take()
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take().filter(|_| !is_forked()) {
+            self.store.turn_back(&entry);
+        }
+    }
+}
+
+fn written(key: &str) -> String {
+    format!("the value of key {key:?} to be written by its stream")
+}
