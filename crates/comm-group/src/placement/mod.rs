@@ -88,6 +88,7 @@
 //!
 //! Not here yet: other meshes for the result, and plans that weigh links of different speed, or small tensors by their rounds.
 
+mod blocks;
 mod consent;
 mod distribute;
 mod distributed;
