@@ -19,6 +19,8 @@
 //! | [`MeshRank::collect`] | one rank gets the whole |
 //! | [`MeshRank::axis`] | the group of a line, for collectives of one's own |
 //!
+//! [`TensorSpec::cut`] and [`TensorSpec::join`] are for who has everything in one place.
+//!
 //! # What a list of placements means
 //!
 //! **Shards nest in mesh order.** Several mesh dimensions may share out one tensor dimension. The first splits it, the next one
@@ -101,11 +103,13 @@ mod plan;
 mod rank;
 mod redistribute;
 mod search;
+mod spec;
 mod split;
 mod step;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod whole;
 
 pub use distributed::Distributed;
 pub use extent::{Extent, check_local_shape, extent, local_shape};
@@ -114,4 +118,5 @@ pub use kind::{Placement, validate};
 pub use mesh::{DeviceMesh, Line};
 pub use plan::{Plan, plan};
 pub use rank::MeshRank;
+pub use spec::TensorSpec;
 pub use step::{Step, StepOp};
