@@ -77,7 +77,8 @@ impl TensorSpec {
         let mut held: Vec<(Vec<usize>, Tensor)> =
             self.mesh().coordinates().zip(parts.iter().cloned()).collect();
         for (mesh_dim, placement) in self.placements().iter().enumerate().rev() {
-            if placement.sharded_dim().is_some() || self.mesh().shape()[mesh_dim] == 1 {
+            let ranks = self.mesh().shape()[mesh_dim];
+            if placement.sharded_dim().is_some() || placement.is_only_a_name(ranks) {
                 continue;
             }
             let firsts = held.iter().filter(|(at, _)| at[mesh_dim] == 0);
