@@ -185,13 +185,18 @@ fn errors() -> Outcome {
 
 /// As threads and as processes, with 2, 3 and 4 ranks.
 fn check_sizes(name: &str, lines_of: impl Fn(usize, usize) -> Vec<String>) -> Outcome {
+    check_sizes_with(name, 3, lines_of)
+}
+
+/// The same of an example that has another number of ranks if it is not told one.
+fn check_sizes_with(name: &str, usual: usize, lines_of: impl Fn(usize, usize) -> Vec<String>) -> Outcome {
     for size in [2, 3, 4] {
         let mut expected: Vec<_> = (0..size).flat_map(|rank| lines_of(rank, size)).collect();
         expected.sort();
         assert_eq!(as_so_many_threads(name, size)?, expected);
         assert_eq!(as_processes(name, size)?, expected);
     }
-    assert_eq!(as_threads(name)?, as_so_many_threads(name, 3)?);
+    assert_eq!(as_threads(name)?, as_so_many_threads(name, usual)?);
     Ok(())
 }
 
@@ -356,10 +361,48 @@ fn axes() -> Outcome {
 }
 
 #[test]
+fn flows() -> Outcome {
+    check_sizes_with("flows", 4, |rank, size| {
+        // The rows of each device of the left mesh, whose ranks are those of the right one from the last device on.
+        let half = size / 2;
+        let rows = |r: usize| if half == 1 { 0..10 } else { [0..6, 6..10][r].clone() }.collect::<Vec<_>>();
+        let mut lines = Vec::new();
+        if rank < half {
+            lines.push(format!("rank {rank} has got {:?}", rows(rank)));
+        }
+        if rank >= size - half {
+            lines.push(format!("rank {rank} goes on with {:?}", rows(size - 1 - rank)));
+        }
+        if rank == size - 1 {
+            lines.push(format!("rank {rank} has gathered {:?}", (0..10).map(|x| x * x).collect::<Vec<_>>()));
+        }
+        lines
+    })
+}
+
+#[test]
+fn pipeline_queue() -> Outcome {
+    check_sizes("pipeline_queue", |rank, _| match rank {
+        0 => vec!["rank 0: sent 20, of which 0 bytes were copied".to_owned()],
+        _ => vec![format!("rank {rank}: received 20, which sum to 760")],
+    })
+}
+
+#[test]
 fn wrong_arguments_are_refused() -> Outcome {
-    for name in
-        ["all_reduce", "team", "shards", "errors", "remote", "put_get", "ring", "redistribute", "axes"]
-    {
+    for name in [
+        "all_reduce",
+        "team",
+        "shards",
+        "errors",
+        "remote",
+        "put_get",
+        "ring",
+        "redistribute",
+        "axes",
+        "flows",
+        "pipeline_queue",
+    ] {
         for args in [&["--rank", "0"][..], &["--rank", "3", "--size", "2"], &["--size", "0"], &["help"]] {
             assert_eq!(example(name, "wrong").args(args).output()?.status.code(), Some(1), "{name} {args:?}");
         }

@@ -329,11 +329,9 @@ impl Error {
             _ => None,
         }
     }
-}
 
-impl Error {
-    /// The place to say where, for whoever knows it.
-    pub(crate) fn at_mut(&mut self) -> Option<&mut At> {
+    /// The same, for whoever knows more about where.
+    pub fn at_mut(&mut self) -> Option<&mut At> {
         match self {
             Error::PeerLost { at, .. }
             | Error::PeerLeft { at, .. }

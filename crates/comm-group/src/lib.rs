@@ -29,6 +29,9 @@
 //! **Many groups.** A [`ThreadGroupManager`] makes the group of a list of ids when it is first asked for. When a rank is lost,
 //! the others go on by [`ThreadGroup::shrink`].
 //!
+//! **Tensors on meshes.** [`placement`] says which elements each rank of a mesh holds, and turns one placement into another by
+//! these operations. Between meshes, and without groups, tensors go by a store: [`placement::flow`].
+//!
 //! **What happened.** Each rank keeps its last operations ([`ThreadGroup::recent`]), and with `COMM_DUMP_DIR` set writes them
 //! down when one fails and the team is over, or a rank has left.
 //!

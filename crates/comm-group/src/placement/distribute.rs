@@ -9,7 +9,7 @@ use comm_core::{Deadline, Error, Result};
 
 use super::Distributed;
 use super::consent::Claim;
-use super::kind::{List, Placement, can_begin, check, check_bytes};
+use super::kind::{List, Placement, can_contribute, check, check_bytes};
 use super::pieces;
 use super::rank::{Lines, MeshRank, on_cpu};
 use super::split;
@@ -57,9 +57,7 @@ impl MeshRank<'_> {
         let (dtype, shape) = header.ok_or_else(|| Error::bad_peer("a root that does not say what it has"))?;
         check(OP, &shape, self.mesh, placements)?;
         check_bytes(OP, &shape, dtype)?;
-        for (placement, &ranks) in placements.iter().zip(self.mesh.shape()) {
-            self.can_contribute(placement, ranks, dtype)?;
-        }
+        can_contribute(self.mesh, placements, dtype)?;
         let tour = Tour::new(self, placements, found?);
         let is_needed = |mesh_dim| tour.is_in(mesh_dim);
         let local = self.join_lines(OP, is_needed, deadline, |lines| {
@@ -78,16 +76,6 @@ impl MeshRank<'_> {
             held.ok_or_else(|| Error::bad_peer("a mesh that leaves this rank without its part"))
         })?;
         Ok(Distributed::new(local, &shape, placements))
-    }
-
-    fn can_contribute(&self, placement: &Placement, ranks: usize, dtype: DType) -> Result<()> {
-        let Some(op) = placement.reduction() else { return Ok(()) };
-        op.check(dtype)?;
-        if placement.is_only_a_name(ranks) || can_begin(op, dtype) {
-            return Ok(());
-        }
-        let why = format!("{op} of {dtype} has no element that changes nothing");
-        Err(Error::Unsupported { backend: "the planner", op: format!("{placement} of a value"), why })
     }
 
     /// Puts a tensor that lies on the mesh together on one rank, the device `root`, which gets it; the others get nothing.
@@ -220,7 +208,7 @@ impl Spread<'_> {
     /// The value to the first rank of the line; what changes nothing is everybody's own to make.
     fn mask(&self, op: ReduceOp, held: Option<&Tensor>, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let Spread { group, root, deadline } = *self;
-        let identities = || pieces::identities(op, shape, dtype);
+        let identities = || pieces::identities(op, shape, dtype, None);
         if root == 0 {
             let missing = || Error::bad_peer("a line whose first rank has not got the value");
             return if group.rank() == 0 { held.cloned().ok_or_else(missing) } else { identities() };

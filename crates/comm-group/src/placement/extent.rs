@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use comm_core::{Error, Result};
 
+use super::blocks::Ranges;
 use super::kind::{List, Placement, check};
 use super::mesh::DeviceMesh;
 use super::split;
@@ -24,6 +25,11 @@ impl Extent {
     /// and `None` is returned if the tensor has no such dimension.
     pub fn ranges(&self, dim: usize) -> Option<&[Range<usize>]> {
         self.dims.get(dim).map(Vec::as_slice)
+    }
+
+    /// The ranges of all tensor dimensions.
+    pub(super) fn dims(&self) -> &Ranges {
+        &self.dims
     }
 
     /// The shape of the local tensor.

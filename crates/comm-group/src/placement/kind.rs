@@ -184,6 +184,23 @@ pub(super) fn can_begin(op: ReduceOp, dtype: DType) -> bool {
     }
 }
 
+/// Checks that contributions can be made of values, where these placements ask for some of several ranks.
+pub(super) fn can_contribute(mesh: &DeviceMesh, placements: &[Placement], dtype: DType) -> Result<()> {
+    for (placement, &ranks) in placements.iter().zip(mesh.shape()) {
+        let Some(op) = placement.reduction() else { continue };
+        op.check(dtype)?;
+        if !placement.is_only_a_name(ranks) && !can_begin(op, dtype) {
+            let why = format!("{op} of {dtype} has no element that changes nothing");
+            return Err(Error::Unsupported {
+                backend: "the planner",
+                op: format!("{placement} of a value"),
+                why,
+            });
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -88,6 +88,11 @@ impl DeviceMesh {
         self.ids.len()
     }
 
+    /// Whether a device is in the mesh.
+    pub fn contains(&self, id: u64) -> bool {
+        self.find("DeviceMesh::contains", id).is_ok()
+    }
+
     /// The rank of a device: its position among [`DeviceMesh::ids`].
     ///
     /// # Errors
@@ -278,6 +283,7 @@ mod tests {
         assert!(matches!(mesh.line(0, 3), Err(Error::InvalidArgument { .. })));
         assert!(mesh.rank_of(3).unwrap_err().to_string().contains("device 3 is not in the mesh [2, 2]"));
         assert!(mesh.coordinate_of(4).is_err());
+        assert!(mesh.contains(9) && !mesh.contains(4));
         assert!(mesh.id_at(&[0, 2]).is_err());
         assert!(mesh.id_at(&[0]).is_err());
     }

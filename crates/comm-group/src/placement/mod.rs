@@ -19,6 +19,9 @@
 //! | [`MeshRank::collect`] | one rank gets the whole |
 //! | [`MeshRank::axis`] | the group of a line, for collectives of one's own |
 //!
+//! From one mesh to another, and without groups, tensors go by a [`TensorStore`](comm_store::TensorStore): see [`flow`].
+//! [`TensorSpec::cut`] and [`TensorSpec::join`] are for who has everything in one place.
+//!
 //! # What a list of placements means
 //!
 //! **Shards nest in mesh order.** Several mesh dimensions may share out one tensor dimension. The first splits it, the next one
@@ -86,12 +89,14 @@
 //! [identity](crate::ReduceOp::identity). Of an average all keep it: integers come back as they were, and floats of f32 and
 //! f64 where their multiples are exact (and no sum is too large). `premul_sum` changes the value itself, so it has none.
 //!
-//! Not here yet: other meshes for the result, and plans that weigh links of different speed, or small tensors by their rounds.
+//! Not here yet: plans that weigh links of different speed, or small tensors by their rounds.
 
+mod blocks;
 mod consent;
 mod distribute;
 mod distributed;
 mod extent;
+pub mod flow;
 mod groups;
 mod kind;
 mod mesh;
@@ -100,11 +105,13 @@ mod plan;
 mod rank;
 mod redistribute;
 mod search;
+mod spec;
 mod split;
 mod step;
 #[cfg(test)]
 mod tests;
 mod traffic;
+mod whole;
 
 pub use distributed::Distributed;
 pub use extent::{Extent, check_local_shape, extent, local_shape};
@@ -113,4 +120,5 @@ pub use kind::{Placement, validate};
 pub use mesh::{DeviceMesh, Line};
 pub use plan::{Plan, plan};
 pub use rank::MeshRank;
+pub use spec::TensorSpec;
 pub use step::{Step, StepOp};

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use comm_core::tensor::{DType, Tensor, TensorBuf};
+use comm_core::shm::Arena;
+use comm_core::tensor::{DType, Tensor};
 use comm_core::{Error, Result};
 
+use super::blocks::{self, Ranges};
 use super::kind::Placement;
 use super::split;
 use crate::reduce::ReduceOp;
@@ -12,37 +14,48 @@ use crate::reduce::ReduceOp;
 /// What rank `index` of a line of `ranks` gets of a tensor that all of them have: a view, or a copy if it is not in one piece.
 pub(super) fn take(tensor: &Tensor, placement: &Placement, ranks: usize, index: usize) -> Result<Tensor> {
     let (dim, n) = sharded(tensor, placement)?;
-    runs(tensor, dim, &join(split::piece(placement, n, ranks, index)))
+    blocks::cut(tensor, &along(tensor, dim, split::piece(placement, n, ranks, index)), None)
 }
 
 /// The pieces of all ranks one after the other, as they are to be handed out; and how long each is.
 pub(super) fn deal(tensor: &Tensor, placement: &Placement, ranks: usize) -> Result<(Tensor, Vec<usize>)> {
     let (dim, n) = sharded(tensor, placement)?;
-    let pieces: Vec<_> = (0..ranks).map(|index| split::piece(placement, n, ranks, index)).collect();
-    let sizes = pieces.iter().map(|piece| piece.iter().map(Range::len).sum()).collect();
-    Ok((runs(tensor, dim, &join(pieces.into_iter().flatten()))?, sizes))
+    let sizes = (0..ranks).map(|index| split::piece_len(placement, n, ranks, index)).collect();
+    Ok((blocks::cut(tensor, &dealt(tensor, placement, dim, n, ranks), None)?, sizes))
 }
 
 /// The tensor whose pieces lie here one after the other, as they have been gathered.
-pub(super) fn undeal(dealt: &Tensor, placement: &Placement, ranks: usize) -> Result<Tensor> {
-    let (dim, n) = sharded(dealt, placement)?;
-    let (mut at, mut fronts, mut backs) = (0, Vec::new(), Vec::new());
-    for index in 0..ranks {
-        let [front, back] = split::piece(placement, n, ranks, index);
-        fronts.push(at..at + front.len());
-        at += front.len();
-        backs.push(at..at + back.len());
-        at += back.len();
+pub(super) fn undeal(gathered: &Tensor, placement: &Placement, ranks: usize) -> Result<Tensor> {
+    let (dim, n) = sharded(gathered, placement)?;
+    let ranges = dealt(gathered, placement, dim, n, ranks);
+    blocks::join(gathered.shape(), gathered.dtype(), &[(&ranges, gathered)])
+}
+
+/// The operator whose identity a rank contributes, if it is not its place to contribute a value that all of them have: the
+/// first rank of a line does. Of an average all do.
+pub(super) fn adds_nothing(placement: &Placement, index: usize) -> Option<ReduceOp> {
+    placement.reduction().filter(|&op| op != ReduceOp::Avg && index > 0)
+}
+
+/// What rank `index` of a line contributes to a value that all of them have.
+pub(super) fn mask(tensor: &Tensor, placement: &Placement, index: usize) -> Result<Tensor> {
+    match adds_nothing(placement, index) {
+        Some(op) => identities(op, tensor.shape(), tensor.dtype(), None),
+        None => Ok(tensor.clone()),
     }
-    runs(dealt, dim, &join(fronts.into_iter().chain(backs)))
 }
 
 /// A tensor of elements that change nothing when they are reduced.
-pub(super) fn identities(op: ReduceOp, shape: &[usize], dtype: DType) -> Result<Tensor> {
+pub(super) fn identities(
+    op: ReduceOp,
+    shape: &[usize],
+    dtype: DType,
+    room: Option<&Arena>,
+) -> Result<Tensor> {
     let Some(element) = op.identity(dtype)? else {
         return Err(Error::invalid("mask", format!("{op} of {dtype} has no element that changes nothing")));
     };
-    let mut all = TensorBuf::zeros(shape, dtype)?;
+    let mut all = blocks::buffer(shape, dtype, room)?;
     if element.iter().any(|&byte| byte != 0) {
         all.bytes_mut()?.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element));
     }
@@ -58,6 +71,18 @@ fn sharded(tensor: &Tensor, placement: &Placement) -> Result<(usize, usize)> {
     })
 }
 
+/// Some runs along a dimension, and all of the others.
+fn along(tensor: &Tensor, dim: usize, runs: impl IntoIterator<Item = Range<usize>>) -> Box<Ranges> {
+    let mut ranges: Vec<_> = tensor.shape().iter().map(|&n| join(std::iter::once(0..n))).collect();
+    ranges[dim] = join(runs);
+    ranges.into()
+}
+
+/// What the ranks of a line hold along a dimension, one after the other.
+fn dealt(tensor: &Tensor, placement: &Placement, dim: usize, n: usize, ranks: usize) -> Box<Ranges> {
+    along(tensor, dim, (0..ranks).flat_map(|index| split::piece(placement, n, ranks, index)))
+}
+
 /// Runs that follow each other as one, and none that is empty.
 fn join(runs: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<usize>> {
     let mut joined: Vec<Range<usize>> = Vec::new();
@@ -68,15 +93,6 @@ fn join(runs: impl IntoIterator<Item = Range<usize>>) -> Vec<Range<usize>> {
         }
     }
     joined
-}
-
-fn runs(tensor: &Tensor, dim: usize, runs: &[Range<usize>]) -> Result<Tensor> {
-    let narrow = |run: &Range<usize>| Ok(tensor.narrow(dim, run.start, run.len())?);
-    match runs {
-        [] => narrow(&(0..0)),
-        [one] => narrow(one),
-        several => Ok(Tensor::concat(&several.iter().map(narrow).collect::<Result<Vec<_>>>()?, dim)?),
-    }
 }
 
 #[cfg(test)]
@@ -123,14 +139,12 @@ mod tests {
 
     #[test]
     fn identities_fill_a_tensor() {
-        let least = identities(ReduceOp::Max, &[2, 1], DType::I16).unwrap();
+        let least = identities(ReduceOp::Max, &[2, 1], DType::I16, None).unwrap();
         assert_eq!(least.as_slice::<i16>().unwrap(), [i16::MIN; 2]);
-        assert!(
-            identities(ReduceOp::Sum, &[1], DType::F64).unwrap().as_slice::<f64>().unwrap()[0]
-                .is_sign_negative()
-        );
-        assert_eq!(identities(ReduceOp::BitOr, &[0, 3], DType::U8).unwrap().numel(), 0);
-        assert!(identities(ReduceOp::Avg, &[1], DType::F32).is_err());
-        assert!(identities(ReduceOp::And, &[1], DType::F32).is_err());
+        let zero = identities(ReduceOp::Sum, &[1], DType::F64, None).unwrap();
+        assert!(zero.as_slice::<f64>().unwrap()[0].is_sign_negative());
+        assert_eq!(identities(ReduceOp::BitOr, &[0, 3], DType::U8, None).unwrap().numel(), 0);
+        assert!(identities(ReduceOp::Avg, &[1], DType::F32, None).is_err());
+        assert!(identities(ReduceOp::And, &[1], DType::F32, None).is_err());
     }
 }

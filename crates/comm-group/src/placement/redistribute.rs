@@ -11,7 +11,6 @@ use super::pieces;
 use super::plan::{Plan, plan};
 use super::rank::{Lines, MeshRank, on_cpu};
 use super::step::{Step, StepOp};
-use crate::reduce::ReduceOp;
 
 const OP: &str = "redistribute";
 
@@ -130,16 +129,7 @@ impl MeshRank<'_> {
                 group()?.reduce_scatter_sizes(&dealt, reduction(from)?, dim(to)?, &sizes, deadline)
             }
             (StepOp::AllReduce, _) => group()?.all_reduce(tensor, reduction(from)?, deadline),
-            (StepOp::Mask, to) => mask(tensor, reduction(to)?, index),
+            (StepOp::Mask, to) => pieces::mask(tensor, to, index),
         }
-    }
-}
-
-/// What rank `index` of a line contributes to a value that all of them have.
-fn mask(tensor: &Tensor, op: ReduceOp, index: usize) -> Result<Tensor> {
-    match op {
-        ReduceOp::Avg => Ok(tensor.clone()),
-        _ if index == 0 => Ok(tensor.clone()),
-        op => pieces::identities(op, tensor.shape(), tensor.dtype()),
     }
 }

@@ -23,4 +23,4 @@ mod small;
 mod tests;
 
 pub use op::{Factor, ReduceOp};
-pub(crate) use reducer::Reducer;
+pub(crate) use reducer::{Reducer, reduce};

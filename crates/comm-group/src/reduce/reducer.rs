@@ -1,6 +1,6 @@
 //! Which lane and operator a reduction needs, and the blocks of all ranks through it.
 
-use comm_core::tensor::DType;
+use comm_core::tensor::{DType, Tensor, TensorBuf};
 use comm_core::{Error, Result};
 
 use super::fold::{Accumulators, And, Avg, Blocks, Fold, Max, Min, Or, Premul, Prod, Sum, Xor};
@@ -63,6 +63,30 @@ impl Reducer {
         self.blocks.last(out);
         Ok(())
     }
+}
+
+/// Reduces tensors of one shape and dtype, which are all here, in their order.
+///
+/// # Errors
+/// Those of [`ReduceOp::check`]; no tensors, or other shapes; memory of a device.
+pub(crate) fn reduce(op: ReduceOp, tensors: &[&Tensor]) -> Result<Tensor> {
+    let Some(first) = tensors.first() else { return Err(Error::invalid("reduce", "no tensors")) };
+    let (dtype, size) = (first.dtype(), first.dtype().size());
+    if let Some(other) = tensors.iter().find(|t| (t.shape(), t.dtype()) != (first.shape(), dtype)) {
+        return Err(Error::invalid("reduce", format!("{other:?} and {first:?}")));
+    }
+    let flat = |tensor: &&Tensor| Ok(tensor.contiguous()?.reshape(&[first.numel()])?);
+    let inputs: Vec<Tensor> = tensors.iter().map(flat).collect::<Result<_>>()?;
+    let mut reducer = Reducer::new(op, dtype, inputs.len())?;
+    let mut result = TensorBuf::zeros(first.shape(), dtype)?;
+    let (block, mut at) = (reducer.block_bytes(), 0);
+    for out in result.bytes_mut()?.chunks_mut(block) {
+        let len = out.len() / size;
+        // A copy, since another process may be able to write them.
+        reducer.block(out, |rank, into| Ok(inputs[rank].narrow(0, at, len)?.copy_bytes_to(into)?))?;
+        at += len;
+    }
+    Ok(result.freeze())
 }
 
 /// Whether there is something that does `op` over `dtype`.

@@ -12,6 +12,7 @@ use comm_testkit::{Case, Program, RankCtx};
 
 mod errors;
 mod exhaustive;
+mod flow;
 mod matrix;
 mod model;
 mod property;
@@ -23,10 +24,10 @@ const SOON: Duration = Duration::from_secs(20);
 const SUITE: &str = "placement";
 const BACKEND: &str = "same-device";
 
-pub const PROGRAMS: &[Program] = &[matrix::CUBE, property::LARGE, exhaustive::PAIRS];
+pub const PROGRAMS: &[Program] = &[matrix::CUBE, property::LARGE, exhaustive::PAIRS, flow::LOOP];
 
 pub fn cases() -> Vec<Case> {
-    [matrix::cases(), property::cases(), exhaustive::cases(), errors::cases()].concat()
+    [matrix::cases(), property::cases(), exhaustive::cases(), errors::cases(), flow::cases()].concat()
 }
 
 fn case(

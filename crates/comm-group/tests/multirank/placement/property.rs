@@ -75,7 +75,7 @@ pub struct Truth {
 }
 
 impl Truth {
-    fn random(rng: &mut SplitMix64, dtype: DType, is_exact: bool) -> Truth {
+    pub fn random(rng: &mut SplitMix64, dtype: DType, is_exact: bool) -> Truth {
         let shape = random_shape(rng);
         let numel = shape.iter().product();
         let values = if is_exact {
@@ -88,7 +88,7 @@ impl Truth {
         Truth { shape, dtype, values }
     }
 
-    fn whole(&self) -> Any<Tensor> {
+    pub fn whole(&self) -> Any<Tensor> {
         let elements: Vec<Vec<u8>> = self.values.iter().map(|v| values::bytes(v, self.dtype)).collect();
         Ok(tensor(&self.shape, self.dtype, &elements)?)
     }
@@ -120,16 +120,33 @@ impl Truth {
     }
 
     pub fn check(&self, what: &str, rank: &MeshRank, part: &Distributed) -> RankResult {
-        let grid = rank.mesh().shape();
-        let held = held(&self.shape, grid, part.placements(), rank.coordinate());
-        check_eq!(part.local().shape(), held.shape, "{what}");
-        check_eq!((part.shape(), part.dtype()), (&self.shape[..], self.dtype), "{what}");
-        if !is_partial(grid, part.placements()) {
-            let expected: Vec<u8> =
-                held.data.iter().flat_map(|&n| values::bytes(&self.values[n], self.dtype)).collect();
-            same_bytes(what, &bytes_of(part.local())?, &expected)?;
+        check_eq!(part.shape(), self.shape, "{what}");
+        self.check_local(what, (rank.mesh().shape(), rank.coordinate()), part.placements(), part.local())
+    }
+
+    /// Whether a tensor is what the rank at a coordinate holds: of contributions only the shape is told.
+    pub fn check_local(
+        &self,
+        what: &str,
+        (grid, at): (&[usize], &[usize]),
+        placements: &[Placement],
+        local: &Tensor,
+    ) -> RankResult {
+        let held = held(&self.shape, grid, placements, at);
+        check_eq!((local.shape(), local.dtype()), (&held.shape[..], self.dtype), "{what}");
+        if !is_partial(grid, placements) {
+            same_bytes(what, &bytes_of(local)?, &self.bytes(&held.data))?;
         }
         done()
+    }
+
+    pub fn check_whole(&self, what: &str, whole: &Tensor) -> RankResult {
+        check_eq!((whole.shape(), whole.dtype()), (&self.shape[..], self.dtype), "{what}");
+        same_bytes(what, &bytes_of(whole)?, &self.bytes(&(0..self.values.len()).collect::<Vec<_>>()))
+    }
+
+    fn bytes(&self, elements: &[usize]) -> Vec<u8> {
+        elements.iter().flat_map(|&n| values::bytes(&self.values[n], self.dtype)).collect()
     }
 }
 
@@ -166,13 +183,13 @@ fn chain(rank: &MeshRank, mut rng: SplitMix64) -> RankResult {
     collect(rank, &truth, &part, anybody(&mut rng)).map_err(|e| format!("{what}: {e}").into())
 }
 
-fn text(placements: &[Placement]) -> String {
+pub fn text(placements: &[Placement]) -> String {
     let all: Vec<String> = placements.iter().map(Placement::to_string).collect();
     format!("[{}]", all.join(", "))
 }
 
 /// The same elements, with others between them if they are to be.
-fn spaced(dense: &Tensor, is_spaced: bool) -> Any<Tensor> {
+pub fn spaced(dense: &Tensor, is_spaced: bool) -> Any<Tensor> {
     let Some(last) = dense.shape().len().checked_sub(1).filter(|_| is_spaced) else {
         return Ok(dense.clone());
     };
@@ -183,12 +200,7 @@ fn spaced(dense: &Tensor, is_spaced: bool) -> Any<Tensor> {
 pub fn collect(rank: &MeshRank, truth: &Truth, part: &Distributed, root: u64) -> RankResult {
     let whole = rank.collect(part, root, SOON)?;
     check_eq!(whole.is_some(), rank.id() == root);
-    if let Some(whole) = whole {
-        check_eq!((whole.shape(), whole.dtype()), (&truth.shape[..], truth.dtype));
-        let expected: Vec<u8> = truth.values.iter().flat_map(|v| values::bytes(v, truth.dtype)).collect();
-        same_bytes(&format!("collected by {root}"), &bytes_of(&whole)?, &expected)?;
-    }
-    done()
+    whole.map_or(done(), |whole| truth.check_whole(&format!("collected by {root}"), &whole))
 }
 
 /// By R on all dimensions where there is no plan, which is an error on every rank.
