@@ -19,13 +19,15 @@ mod keys;
 mod lifetime;
 mod opening;
 mod reset;
+mod size;
 mod streams;
 mod tasks;
 mod tensors;
 
 const SUITE: &str = "store";
 
-pub const PROGRAMS: &[Program] = &[];
+/// What runs in launches of its own.
+pub const PROGRAMS: &[Program] = size::PROGRAMS;
 
 /// What is the same for every kind of store.
 const CONFORMANCE: &[&[(&str, Run)]] = &[
@@ -42,7 +44,7 @@ const CONFORMANCE: &[&[(&str, Run)]] = &[
 pub fn cases() -> Vec<Case> {
     let conformance = CONFORMANCE.iter().copied().flatten().flat_map(|&(name, run)| both(name, run));
     let abroad = streams::ABROAD.iter().flat_map(|&(name, run)| both(name, run));
-    [conformance.chain(abroad).collect(), streams::cases()].concat()
+    [conformance.chain(abroad).collect(), streams::cases(), size::cases()].concat()
 }
 
 type Run = fn(&RankCtx, Kind) -> RankResult;
