@@ -29,6 +29,7 @@ pub const POINTS: &[&str] = &[
     "window.read",
     "store.publish",
     "store.published",
+    "store.found",
     "store.fetched",
     "store.finish",
     "store.wait",

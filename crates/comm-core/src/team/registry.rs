@@ -68,9 +68,14 @@ impl Registry {
     }
 
     pub(crate) fn keep(&self, kept: Kept) {
-        lock(&self.kept).push(kept);
-        // A peer that let go before it was on the list has rung for nothing.
-        self.sweep();
+        // A peer that let go before it was on the list has rung for nothing. Only this one is looked at: there may be a hundred
+        // thousand, and whoever lets go of another one rings.
+        let released = {
+            let mut all = lock(&self.kept);
+            all.push(kept);
+            all.pop_if(|kept| kept.is_deserted())
+        };
+        drop(released);
     }
 
     /// Forgets the teams that are gone, and lets go of what no peer can use any more.

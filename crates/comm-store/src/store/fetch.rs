@@ -24,50 +24,32 @@ pub(super) struct Taken {
     by: Stream,
 }
 
-/// One read that this rank has begun.
-pub(super) struct Read {
-    pub(super) entry: Entry,
-    published: Published,
-}
-
 impl Inner {
     /// Begins a read of a key, if it hangs on the chain that begins at `head` and there is one left.
-    pub(super) fn begin_read(&self, key: &Key<'_>, head: u64, deadline: Deadline) -> Result<Option<Read>> {
-        let round = self.round.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(record) = self.find(key, head, deadline)? else { return Ok(None) };
-        let published = record.read()?;
-        readers::enter(record.counts()?, published.readers)
-            .map_err(|counts| over_finished(FETCH, key.text, published.readers, counts))?;
-        Ok(Some(Read { entry: Entry::new(record, &published, *round), published }))
+    pub(super) fn begin_read(
+        &self,
+        key: &Key<'_>,
+        head: u64,
+        deadline: Deadline,
+    ) -> Result<Option<Begun<'_>>> {
+        let begun = {
+            let round = self.round.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(record) = self.find(key, head, deadline)? else { return Ok(None) };
+            let published = record.read()?;
+            readers::enter(record.counts()?, published.readers)
+                .map_err(|counts| over_finished(FETCH, key.text, published.readers, counts))?;
+            Begun { store: self, entry: Entry::new(record, &published, *round), published, open: true }
+        };
+        point!("store.found");
+        Ok(Some(begun))
     }
 
-    /// The read of a tensor that has been begun, as a guard; if the tensor was not to be had, it has not been begun.
-    fn reading(
-        self: &Arc<Self>,
-        key: &Key<'_>,
-        entry: Entry,
-        stream: &Stream,
-        taken: Result<Tensor>,
-    ) -> Result<Fetched> {
-        let tensor = match taken {
-            Ok(tensor) => tensor,
-            Err(error) => {
-                self.turn_back(&entry);
-                return Err(error);
-            }
-        };
+    /// A read that has been begun, and its tensor, as a guard.
+    fn reading(self: &Arc<Self>, key: &Key<'_>, entry: Entry, stream: &Stream, tensor: Tensor) -> Fetched {
         self.counters.fetched();
         point!("store.fetched");
         let (store, by, text) = (self.clone(), stream.clone(), key.text.to_owned());
-        Ok(Fetched::new(tensor, stream, move || store.finish(&text, &entry, &by)))
-    }
-
-    /// Takes back that a read has begun, unless a reset has done so.
-    pub(super) fn turn_back(&self, entry: &Entry) {
-        let Ok(_same) = self.same_round(FETCH, entry) else { return };
-        if let Ok(counts) = entry.record.counts() {
-            readers::turn_back(counts);
-        }
+        Fetched::new(tensor, stream, move || store.finish(&text, &entry, &by))
     }
 
     /// Fetches, and brings the tensor to a device if it is to be on one.
@@ -83,16 +65,16 @@ impl Inner {
         let what = format!("key {text:?} to be published");
         loop {
             let seen = head.load();
-            if let Some(read) = self.begin_read(&key, seen, deadline)? {
-                let taken = self.take(&read, deadline).and_then(|taken| {
+            if let Some(begun) = self.begin_read(&key, seen, deadline)? {
+                let taken = self.take(&begun, deadline).and_then(|taken| {
                     order(stream, &taken.written, deadline)?;
                     match to {
                         Some(device) => self.brought_here(taken.tensor, stream, device, deadline),
                         None => Ok(taken.tensor),
                     }
                 });
-                let taken = taken.map_err(|error| waiting_for(&written(text), error));
-                return self.reading(&key, read.entry, stream, taken);
+                let tensor = taken.map_err(|error| waiting_for(&written(text), error))?;
+                return Ok(self.reading(&key, begun.go_on(), stream, tensor));
             }
             let another = |now: u64| (now != seen).then_some(());
             let waited = self.member().wait(&what, head, None, 1, another, deadline);
@@ -110,20 +92,10 @@ impl Inner {
         let what = format!("key {text:?} to be published");
         loop {
             let seen = self.window.cell(key.home.0, key.home.1)?.load();
-            if let Some(read) = self.begin_read(&key, seen, deadline)? {
-                let taken = self.take(&read, deadline);
-                // A task that is dropped while it waits has not fetched.
-                let begun = Begun { store: &self, entry: Some(read.entry) };
-                let taken = match taken {
-                    Ok(taken) => {
-                        let what = written(&text);
-                        let ordered = self.order_task(&what, &stream, &taken.by, &taken.written, deadline);
-                        ordered.await.map(|()| taken.tensor)
-                    }
-                    Err(error) => Err(error),
-                };
-                let entry = begun.go_on().ok_or_else(|| was_reset(FETCH))?;
-                return self.reading(&key, entry, &stream, taken);
+            if let Some(begun) = self.begin_read(&key, seen, deadline)? {
+                let Taken { tensor, written: event, by } = self.take(&begun, deadline)?;
+                self.order_task(&written(&text), &stream, &by, &event, deadline).await?;
+                return Ok(self.reading(&key, begun.go_on(), &stream, tensor));
             }
             let head = self.window.task_cell(key.home.0, key.home.1)?;
             let waited =
@@ -162,8 +134,8 @@ impl Inner {
     }
 
     /// The tensor of a read, as this process reaches it.
-    pub(super) fn take(&self, read: &Read, deadline: Deadline) -> Result<Taken> {
-        let Read { entry, published } = read;
+    pub(super) fn take(&self, begun: &Begun<'_>, deadline: Deadline) -> Result<Taken> {
+        let Begun { entry, published, .. } = begun;
         let rank = entry.rank();
         if self.member().shares_process(rank) {
             let _same = self.same_round(FETCH, entry)?;
@@ -198,23 +170,32 @@ impl Inner {
     }
 }
 
-/// A read that is not a guard yet: taken back when it is dropped.
-struct Begun<'s> {
+/// A read that has been begun and is not a guard yet: taken back when it is dropped, be it that its tensor was not to be had,
+/// or that a task was dropped which waited for it.
+pub(super) struct Begun<'s> {
     store: &'s Inner,
-    entry: Option<Entry>,
+    entry: Entry,
+    published: Published,
+    open: bool,
 }
 
 impl Begun<'_> {
-    /// It has not been dropped.
-    fn go_on(mut self) -> Option<Entry> {
-        self.entry.take()
+    /// It is somebody else's from here on.
+    fn go_on(mut self) -> Entry {
+        self.open = false;
+        self.entry.clone()
     }
 }
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        if let Some(entry) = self.entry.take().filter(|_| !is_forked()) {
-            self.store.turn_back(&entry);
+        if !self.open || is_forked() {
+            return;
+        }
+        // A reset has taken it back otherwise.
+        let Ok(_same) = self.store.same_round(FETCH, &self.entry) else { return };
+        if let Ok(counts) = self.entry.record.counts() {
+            readers::turn_back(counts);
         }
     }
 }

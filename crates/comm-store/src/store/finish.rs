@@ -65,10 +65,10 @@ impl Inner {
     }
 
     /// The record of a key that this rank has published.
-    fn own(&self, text: &str) -> Result<Entry> {
+    fn own(&self, text: &str, deadline: Deadline) -> Result<Entry> {
         let key = self.key(WAIT, text)?;
         let round = self.round.read().unwrap_or_else(PoisonError::into_inner);
-        let record = self.known(WAIT, &key, Deadline::default())?;
+        let record = self.known(WAIT, &key, deadline)?;
         let published = record.read()?;
         let entry = Entry::new(record, &published, *round);
         if entry.rank() != self.rank() {
@@ -103,7 +103,7 @@ impl Inner {
     }
 
     pub(super) fn wait_consumed(&self, text: &str, deadline: Deadline) -> Result<()> {
-        let entry = self.own(text)?;
+        let entry = self.own(text, deadline)?;
         point!("store.wait");
         let through = |word: u64| readers::are_through(word, entry.readers).then_some(());
         let (what, cell, expected) = (finished_of(text), entry.record.counts()?, entry.readers.into());
@@ -118,7 +118,7 @@ impl Inner {
     }
 
     pub(super) async fn wait_consumed_task(self: Arc<Self>, text: String, deadline: Deadline) -> Result<()> {
-        let entry = self.own(&text)?;
+        let entry = self.own(&text, deadline)?;
         let readers = entry.readers;
         let through = move |word| readers::are_through(word, readers);
         let (what, cell) = (finished_of(&text), entry.record.task_counts()?);

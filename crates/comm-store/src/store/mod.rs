@@ -126,7 +126,8 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`Error::DuplicateKey`] if the key has been published since the last reset; [`Error::DeviceMismatch`] if the tensor
     /// is not on the stream's device, or is not of host memory and may go to another process; [`Error::InvalidArgument`]
-    /// for a key that is empty or too long; [`Error::OutOfMemory`]; what ended the team. Nothing is published then.
+    /// for a key that is empty or too long; [`Error::OutOfMemory`]; [`Error::Timeout`], after the default time, for memory
+    /// that a peer has told of and not sent; what ended the team. Nothing is published then.
     #[doc(alias = "SrcSet")]
     fn publish(
         &self,
@@ -168,7 +169,8 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
     /// `stream` has queued until now is the end of it.
     ///
     /// # Errors
-    /// [`Error::UnknownKey`]; [`Error::OverFinished`] if all who have fetched it have finished. Nothing changes then.
+    /// [`Error::UnknownKey`]; [`Error::OverFinished`] if all who have fetched it have finished; [`Error::Timeout`] as in
+    /// [`publish`](TensorStore::publish). Nothing changes then.
     #[doc(alias = "DestFinishGet")]
     fn finish(&self, key: &str, stream: &Stream) -> Result<()>;
 

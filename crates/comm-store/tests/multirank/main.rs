@@ -13,6 +13,6 @@ mod window;
 
 fn main() -> std::process::ExitCode {
     let cases = [fault::cases(), window::cases(), store::cases()].concat();
-    let programs = [fault::PROGRAMS, window::PROGRAMS, store::PROGRAMS].concat();
+    let programs = [&fault::programs(), window::PROGRAMS, &store::programs()].concat();
     comm_testkit::main(&cases, &programs)
 }

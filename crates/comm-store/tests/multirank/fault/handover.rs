@@ -11,7 +11,6 @@ use comm_core::team::Team;
 use comm_core::tensor::Tensor;
 use comm_core::{Error, Result};
 use comm_store::store::{self, TensorStore};
-use comm_testkit::fault::Fault;
 use comm_testkit::report::{self, in_time, is_lost};
 use comm_testkit::witness::Witness;
 use comm_testkit::{
@@ -22,10 +21,9 @@ use serde_json::json;
 use super::program::{OP, nothing_is_left};
 use super::store::BACKEND;
 use super::{SOON, SUITE};
-use crate::support::{Any, eventually, team};
+use crate::support::{Any, team};
 
 pub const PROGRAM: Program = Program { name: "store-handover", run: hand_over };
-pub const RESET: Program = Program { name: "store-half-reset", run: half_reset };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
@@ -109,8 +107,7 @@ const CALLS: [&str; 4] = ["publish", "fetch", "finish", "wait"];
 
 pub fn cases() -> Vec<Case> {
     let on = |case: Case| case.worlds(|world| world == 3).limit(Duration::from_secs(90)).backend(BACKEND);
-    let mut all =
-        vec![on(Case::launcher(SUITE, "reset/-/-/half-done", half_done).layouts(&[Layout::Processes]))];
+    let mut all = Vec::new();
     for (moment, victim, cells) in TABLE {
         for (what, cell) in cells {
             let who = if victim == PRODUCER { "producer" } else { "reader" };
@@ -327,49 +324,4 @@ fn stricken(ctx: &RankCtx, team: &Team) -> Any<()> {
     }
     ctx.await_go("on")?;
     Ok(())
-}
-
-/// A reset that comes to nothing when some have forgotten already: who has a tensor keeps it, whatever its producer does with
-/// its memory afterwards.
-fn half_done(ctx: &LauncherCtx) -> RankResult {
-    let forgotten = Fault::at("store.reset").rank(PRODUCER).hold("forgotten");
-    let victim = Fault::at("store.reset").rank(OTHER).hold("never");
-    let running = ctx.launch(RESET.name).fault(forgotten).fault(victim).limit(SOON).spawn()?;
-    running.wait_held(PRODUCER, "forgotten", SOON)?;
-    running.wait_held(OTHER, "never", SOON)?;
-    running.go("forgotten")?;
-    running.kill(running.process_of(OTHER).ok_or("the launch runs it")?)?;
-    running.wait_note(PRODUCER, "spent", SOON)?;
-    running.go("look")?;
-    for report in running.wait(SOON) {
-        let expected = if report.rank == OTHER { Outcome::Killed(9) } else { Outcome::Ok(json!(null)) };
-        check_eq!(report.outcome, expected, "rank {}", report.rank);
-    }
-    done()
-}
-
-fn half_reset(ctx: &RankCtx) -> RankResult {
-    let team = team(ctx, "t")?;
-    let (cpu, store) = (Stream::cpu(), store::open(&team, OP)?);
-    let fresh = |n: i64| Tensor::from_slice(&[5000], &vec![n; 5000])?.contiguous_in(team.hub().tensors());
-    if ctx.rank() == PRODUCER {
-        store.publish("x", &fresh(7)?, &cpu, 1, None)?;
-    }
-    let read = if ctx.rank() == READER { Some(store.fetch("x", &cpu, OP.into())?) } else { None };
-    let lost = store.reset(OP.into());
-    check!(matches!(lost, Err(Error::PeerLost { .. })), "{lost:?}");
-    if ctx.rank() == PRODUCER {
-        let spent = (0..20).map(|_| fresh(-1)).collect::<Result<Vec<_>>>()?;
-        ctx.note("spent");
-        drop(spent);
-    }
-    ctx.await_go("look")?;
-    if let Some(read) = read {
-        check!(read.to_vec::<i64>()? == [7; 5000], "memory that is read was used for something else");
-    }
-    drop(store);
-    let hub = team.hub().clone();
-    drop(team);
-    eventually("all memory was given back", || hub.tensors().stats().blocks == 0)?;
-    done()
 }

@@ -8,6 +8,7 @@ use comm_testkit::{Case, LauncherCtx, Program};
 mod handover;
 mod kill;
 mod program;
+mod reset;
 mod stop;
 mod store;
 mod window;
@@ -17,15 +18,10 @@ const SUITE: &str = "fault";
 /// Far more than anything here takes.
 const SOON: Duration = Duration::from_secs(20);
 
-pub const PROGRAMS: &[Program] = &[
-    window::LOOP,
-    window::WAITS,
-    stop::PROGRAM,
-    store::LOOP,
-    store::WAITS,
-    handover::PROGRAM,
-    handover::RESET,
-];
+pub fn programs() -> Vec<Program> {
+    let own = [window::LOOP, window::WAITS, stop::PROGRAM, store::LOOP, store::WAITS, handover::PROGRAM];
+    [&own[..], reset::PROGRAMS].concat()
+}
 
 /// Random numbers of a case: others for each point and layout.
 fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
@@ -34,5 +30,5 @@ fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [kill::cases(), stop::cases(), handover::cases()].concat()
+    [kill::cases(), stop::cases(), handover::cases(), reset::cases()].concat()
 }

@@ -17,6 +17,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("wait_consumed/-/-/gives-back-behind-clones", gives_back_behind_clones),
     ("drop/-/-/unread-values", unread_values),
     ("drop/-/-/producer-first", producer_first),
+    ("drop/-/-/clones-alone", clones_alone),
     ("drop/-/-/last-handle-is-a-guard", last_handle_is_a_guard),
     ("drop/-/-/last-handle-is-a-future", last_handle_is_a_future),
     ("drop/-/-/in-any-order", in_any_order),
@@ -167,6 +168,46 @@ fn producer_first(ctx: &RankCtx, kind: Kind) -> RankResult {
     };
     keep.barrier(ctx.deadline())?;
     drop(spent);
+    until_blocks(&keep, before)?;
+    keep.barrier(ctx.deadline())?;
+    done()
+}
+
+/// All stores have gone, with values that were unread or are read no more, and readers have clones: the memory under them is
+/// used for nothing else until they have gone, too.
+fn clones_alone(ctx: &RankCtx, kind: Kind) -> RankResult {
+    let keep = team(ctx, "keep")?;
+    let before = blocks_now(ctx, &keep)?;
+    let mut kept = Vec::new();
+    {
+        let store = store::open_kind(&keep, kind, ctx.deadline())?;
+        let cpu = Stream::cpu();
+        if ctx.rank() == 0 {
+            for round in 0..10 {
+                let t = tensor(&values(0, round))?.contiguous_in(keep.hub().tensors())?;
+                store.publish(&round.to_string(), &t, &cpu, ctx.world(), None)?;
+            }
+        } else {
+            for round in 0..10 {
+                kept.push(store.fetch(&round.to_string(), &cpu, ctx.deadline())?.tensor().clone());
+            }
+        }
+    }
+    keep.barrier(ctx.deadline())?;
+    // Whatever has not gone by now is held by the clones.
+    let spent = if ctx.rank() == 0 {
+        let spent =
+            (0..50).map(|_| Tensor::from_slice(&[5], &[-1.0f32; 5])?.contiguous_in(keep.hub().tensors()));
+        spent.collect::<Result<Vec<_>, Error>>()?
+    } else {
+        vec![]
+    };
+    keep.barrier(ctx.deadline())?;
+    for (round, t) in kept.iter().enumerate() {
+        check_eq!(t.to_vec::<f32>()?, values(0, round), "memory under a clone was used for something else");
+    }
+    keep.barrier(ctx.deadline())?;
+    drop((kept, spent));
     until_blocks(&keep, before)?;
     keep.barrier(ctx.deadline())?;
     done()

@@ -13,19 +13,27 @@ use comm_testkit::{Case, Layout, Program, RankCtx, RankResult, check, done};
 
 use crate::support::{Any, GaveUp, Script, gave_up_after, team};
 
+mod eight;
 mod guards;
 mod handshake;
+mod hostile;
 mod keys;
 mod lifetime;
+mod limits;
 mod opening;
 mod reset;
+mod size;
 mod streams;
+mod stress;
 mod tasks;
 mod tensors;
 
 const SUITE: &str = "store";
 
-pub const PROGRAMS: &[Program] = &[];
+/// What runs in launches of its own.
+pub fn programs() -> Vec<Program> {
+    [size::PROGRAMS, limits::PROGRAMS, hostile::PROGRAMS, stress::PROGRAMS, eight::PROGRAMS].concat()
+}
 
 /// What is the same for every kind of store.
 const CONFORMANCE: &[&[(&str, Run)]] = &[
@@ -39,10 +47,23 @@ const CONFORMANCE: &[&[(&str, Run)]] = &[
     lifetime::CASES,
 ];
 
+fn conformance() -> impl Iterator<Item = (&'static str, Run)> {
+    CONFORMANCE.iter().copied().flatten().copied()
+}
+
 pub fn cases() -> Vec<Case> {
-    let conformance = CONFORMANCE.iter().copied().flatten().flat_map(|&(name, run)| both(name, run));
+    let conformance = conformance().flat_map(|(name, run)| both(name, run));
     let abroad = streams::ABROAD.iter().flat_map(|&(name, run)| both(name, run));
-    [conformance.chain(abroad).collect(), streams::cases()].concat()
+    [
+        conformance.chain(abroad).collect(),
+        streams::cases(),
+        size::cases(),
+        limits::cases(),
+        hostile::cases(),
+        stress::cases(),
+        eight::cases(),
+    ]
+    .concat()
 }
 
 type Run = fn(&RankCtx, Kind) -> RankResult;

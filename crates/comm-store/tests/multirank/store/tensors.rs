@@ -14,6 +14,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("publish/-/u8/sixteen-dims", sixteen_dims),
     ("publish/-/u8/parts-of-one", parts_of_one),
     ("publish/-/u8/small-and-large", small_and_large),
+    ("publish/-/f32/more-than-2-to-the-31", many_elements),
     ("publish/-/f32/received-again", received_again),
 ];
 
@@ -147,6 +148,24 @@ fn small_and_large(ctx: &RankCtx, kind: Kind) -> RankResult {
         check_eq!(s.store.stats().bytes_copied, 0, "{key}");
         s.all()?;
     }
+    s.end()
+}
+
+/// Two elements, repeated 2^33 times: in place that costs nothing either.
+fn many_elements(ctx: &RankCtx, kind: Kind) -> RankResult {
+    const ROWS: usize = 1 << 33;
+    let s = Scene::new(ctx, kind)?;
+    if ctx.rank() == 0 {
+        let row = s.in_arena(&[1.5, 2.5])?;
+        s.publish("x", &row.unsqueeze(0)?.expand(&[ROWS, 2])?, ctx.world() - 1)?;
+    } else {
+        let read = s.fetch("x")?;
+        check_eq!((read.shape(), read.numel(), read.nbytes()), (&[ROWS, 2][..], 2 * ROWS, 8 * ROWS));
+        for row in [0, 1 << 31, 1 << 32, ROWS - 1] {
+            check_eq!(read.narrow(0, row, 1)?.to_vec::<f32>()?, [1.5, 2.5], "row {row}");
+        }
+    }
+    check_eq!(s.store.stats().bytes_copied, 0);
     s.end()
 }
 
