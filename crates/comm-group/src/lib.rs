@@ -92,4 +92,5 @@ pub const POINTS: &[&str] = &[
     "group.done",
     "group.posted",
     "group.claimed",
+    "group.answered",
 ];

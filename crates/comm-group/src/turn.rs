@@ -56,11 +56,6 @@ impl<T: Copy> Turn<T> {
             }
         }
     }
-
-    /// Takes the turn, unless another thread has it.
-    pub(crate) fn try_hold(&self) -> Option<Held<'_, T>> {
-        self.place.try_recv().ok().map(|value| Held { value, turn: self })
-    }
 }
 
 /// The error of who has waited in vain for other threads of this process, so many of which or whose operations were before it.
@@ -107,7 +102,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(turn.try_hold().unwrap().value, 4000);
+        assert_eq!(turn.hold(&team, "test", String::new, AMPLE.into()).unwrap().value, 4000);
     }
 
     #[test]
@@ -115,7 +110,6 @@ mod tests {
         let team = Team::join("turn-late", 0, 1, AMPLE).unwrap();
         let turn = Turn::<()>::default();
         let held = turn.hold(&team, "test", String::new, AMPLE.into()).unwrap();
-        assert!(turn.try_hold().is_none());
         let short = Duration::from_millis(10);
         match turn.hold(&team, "test", || "another thread".into(), short.into()) {
             Err(Error::Timeout { what, waited, at, .. }) => {
@@ -130,12 +124,14 @@ mod tests {
 
     #[test]
     fn a_panic_gives_it_back() {
+        let team = Team::join("turn-panic", 0, 1, AMPLE).unwrap();
         let turn = Turn::<u8>::default();
+        let hold = || turn.hold(&team, "test", String::new, Duration::ZERO.into());
         let fall = || {
-            let _held = turn.try_hold().unwrap();
+            let _held = hold().unwrap();
             panic!("on purpose");
         };
         assert!(catch_unwind(AssertUnwindSafe(fall)).is_err());
-        assert!(turn.try_hold().is_some());
+        assert!(hold().is_ok());
     }
 }

@@ -10,6 +10,11 @@ use crate::work::Work;
 
 /// Messages from one rank to another, in which no other rank takes part. Those of a pair arrive in the order in which they
 /// were sent. Whoever waits for a message in vain gets a time-out, which changes nothing else: the group goes on.
+///
+/// Any number of threads may send and receive at once. Of several that would receive the same message, one gets it.
+///
+/// When the time of one of the two is over, and the receiver has begun to take the message, it is waited for: it is a copy away.
+/// So a call may return up to 2 s after its deadline if the other process is stopped just then.
 impl ThreadGroup {
     /// Sends a tensor to a rank, and returns when that has it.
     ///

@@ -11,14 +11,18 @@
 //!
 //! A sender that gives up has withdrawn the message for good; or finds it claimed, and then waits for the receiver to have
 //! it, which is a copy away. Pairs count their messages, so that an answer is not taken for that of another.
+//!
+//! Any number of threads of a rank may receive at once, of one sender or of all: a message is his who claims it. So nobody holds
+//! anything while he looks, and nobody looks in vain for what another thread has in its hands and gives back.
 
+use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use comm_core::tensor::{DType, Layout, Tensor};
 use comm_core::{Deadline, Error, Result, point};
 use comm_store::window::Signals;
-use comm_store::{Cmp, NotifyOp};
+use comm_store::NotifyOp;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::letters::CARRIED;
@@ -27,7 +31,8 @@ use crate::agreement::{Descriptor, Saying};
 use crate::request::{Op, Request};
 use crate::turn::Turn;
 
-/// How long a sender whose time is over waits for a receiver that has claimed the message. It copies, unless it is stopped.
+/// How long a message that has been claimed is waited for when the time of who sends or receives it is over. It is a copy away,
+/// unless the other one is stopped.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Bytes of a box: a letter's descriptor and its tensor.
@@ -55,8 +60,6 @@ fn next(number: i32) -> i32 {
 pub(super) struct Mail {
     /// The last message that was sent to a peer. Held while one is on its way: one at a time.
     sent: Vec<Turn<Sent>>,
-    /// Held while one is taken from a peer.
-    taking: Vec<Turn<()>>,
     /// The rounds in which messages have been exposed.
     rounds: AtomicU64,
 }
@@ -72,7 +75,6 @@ impl Mail {
     pub(super) fn new(ranks: usize) -> Mail {
         Mail {
             sent: (0..ranks).map(|_| Turn::default()).collect(),
-            taking: (0..ranks).map(|_| Turn::default()).collect(),
             rounds: AtomicU64::new(0),
         }
     }
@@ -184,12 +186,14 @@ impl SameDevice {
         let answers = self.answers()?;
         // It is the only one on its way, so the cell holds an older answer or this one.
         let old = answers.read(&[to])?;
-        let seen =
-            if old >> 2 == number { old } else { answers.wait(&[to], Cmp::Ne, old, Some(to), deadline)? };
-        if seen >> 2 != number {
-            return Err(Error::bad_peer(format!("rank {to} answers message {} and not {number}", seen >> 2)));
-        }
-        Ok(seen & 3)
+        let other = |seen| Error::bad_peer(format!("rank {to} answers message {} and not {number}", seen >> 2));
+        let look = |seen| match seen {
+            seen if seen >> 2 == number => Some(Ok(seen & 3)),
+            seen if seen == old => None,
+            seen => Some(Err(other(seen))),
+        };
+        let what = fmt::from_fn(|f| write!(f, "send: rank {to} to take the message"));
+        await_one(&answers, to, &what, Some(to), look, deadline)
     }
 
     /// Receives the next message of a rank.
@@ -197,20 +201,11 @@ impl SameDevice {
         const OP: &str = "recv";
         self.peer(OP, from)?;
         self.window.context().check(OP)?;
-        let behind = || format!("another thread that receives from rank {from}");
-        let _taking = self.mail.taking[from].hold(self.window.context(), OP, behind, deadline)?;
         let boxes = self.boxes()?;
-        loop {
-            let seen = boxes.read(&[from])?;
-            if seen & 3 == POSTED {
-                // A sender that has just given up is one that has not sent.
-                if boxes.replace(self.window.rank(), &[from], seen, (seen & !3) | CLAIMED)? == seen {
-                    return self.take(from, seen >> 2, target);
-                }
-                continue;
-            }
-            boxes.wait(&[from], Cmp::Ne, seen, Some(from), deadline)?;
-        }
+        let what = fmt::from_fn(|f| write!(f, "{OP}: a message of rank {from}"));
+        let look = |seen| self.claim(&boxes, from, seen).transpose();
+        let number = await_one(&boxes, from, &what, Some(from), look, deadline)?;
+        self.take(from, number, target, deadline)
     }
 
     /// Receives the next message of any rank.
@@ -219,25 +214,31 @@ impl SameDevice {
         self.window.context().check(OP)?;
         let (me, n) = (self.window.rank(), self.window.nranks());
         let (boxes, bell) = (self.boxes()?, self.doorbell()?);
-        loop {
-            // The bell first: who posts after this look rings after it.
-            let rung = bell.read(&[0])?;
-            for from in (1..n).map(|i| (me + i) % n) {
-                let Some(_taking) = self.mail.taking[from].try_hold() else { continue };
-                let seen = boxes.read(&[from])?;
-                let claim = (seen & !3) | CLAIMED;
-                if seen & 3 == POSTED && boxes.replace(me, &[from], seen, claim)? == seen {
-                    return Ok((from, self.take(from, seen >> 2, Target::Fresh)?));
-                }
-            }
-            bell.wait(&[0], Cmp::Ne, rung, None, deadline)?;
+        // Who posts rings afterwards, so a message that comes after a look is looked for again.
+        let look = |_rung| {
+            let claim = |from| Ok(self.claim(&boxes, from, boxes.read(&[from])?)?.map(|number| (from, number)));
+            (1..n).map(|i| (me + i) % n).find_map(|from| claim(from).transpose())
+        };
+        let what = fmt::from_fn(|f| write!(f, "{OP}: a message of any rank"));
+        let (from, number) = await_one(&bell, 0, &what, None, look, deadline)?;
+        Ok((from, self.take(from, number, Target::Fresh, deadline)?))
+    }
+
+    /// Claims the message that lies in a box, which holds `seen`: its number, unless there is none, or another thread has been
+    /// faster, or a sender who has just given up, which is one that has not sent.
+    fn claim(&self, boxes: &Signals<'_>, from: usize, seen: i32) -> Result<Option<i32>> {
+        if seen & 3 != POSTED {
+            return Ok(None);
         }
+        let number = seen >> 2;
+        let held = boxes.replace(self.window.rank(), &[from], seen, word(number, CLAIMED))?;
+        Ok((held == seen).then_some(number))
     }
 
     /// Takes a message that has been claimed, and answers.
-    fn take(&self, from: usize, number: i32, target: Target<'_>) -> Result<Outcome> {
+    fn take(&self, from: usize, number: i32, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
         point!("group.claimed");
-        let outcome = self.read_message(from, target);
+        let outcome = self.read_message(from, target, deadline);
         let answer = match &outcome {
             Ok(_) => TAKEN,
             Err(Error::Mismatch { .. }) => REFUSED,
@@ -247,10 +248,11 @@ impl SameDevice {
         // The box is free before the sender hears of it.
         self.boxes()?.notify(me, &[from], 0, NotifyOp::Set)?;
         self.answers()?.notify(from, &[me], word(number, answer), NotifyOp::Set)?;
+        point!("group.answered");
         outcome
     }
 
-    fn read_message(&self, from: usize, target: Target<'_>) -> Result<Outcome> {
+    fn read_message(&self, from: usize, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
         let (me, at) = (self.window.rank(), self.box_at(from));
         let mut bytes = [0; Descriptor::BYTES];
         self.window.read_bytes(me, at, &mut bytes)?;
@@ -272,7 +274,9 @@ impl SameDevice {
         }
         let input = match descriptor.carried() {
             None => {
-                let region = self.window.region(from, super::SLOTS + me, descriptor.seq(), GRACE)?;
+                // Claimed, it is lost if it is not taken: so there is time for it, also when that of the receiver is over.
+                let deadline = if deadline.remaining() > GRACE { deadline } else { GRACE.into() };
+                let region = self.window.region(from, super::SLOTS + me, descriptor.seq(), deadline)?;
                 region.expect_len(len)?;
                 Input::Region(region)
             }
@@ -288,6 +292,24 @@ impl SameDevice {
             input.verify()
         })
     }
+}
+
+/// Waits until `look` finds a message, or the answer to one; a time-out says how many have come, and not what is in a cell.
+fn await_one<T>(
+    signals: &Signals<'_>,
+    cell: usize,
+    what: &dyn Display,
+    from: Option<usize>,
+    look: impl FnMut(i32) -> Option<Result<T>>,
+    deadline: Deadline,
+) -> Result<T> {
+    let found = signals.wait_for(&[cell], what, from, 1, look, deadline);
+    found.map_err(|mut error| {
+        if let Error::Timeout { seen, .. } = &mut error {
+            *seen = 0;
+        }
+        error
+    })?
 }
 
 /// The bytes of a dense tensor, if there can be one.

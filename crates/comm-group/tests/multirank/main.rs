@@ -13,6 +13,7 @@ mod fault;
 mod manager;
 mod message;
 mod placement;
+mod receivers;
 mod recorder;
 mod shrink;
 mod support;
@@ -21,6 +22,7 @@ fn main() -> std::process::ExitCode {
     let cases = [
         collective::cases(),
         message::cases(),
+        receivers::cases(),
         placement::cases(),
         fault::cases(),
         manager::cases(),
@@ -30,6 +32,7 @@ fn main() -> std::process::ExitCode {
     let programs = [
         collective::PROGRAMS,
         message::PROGRAMS,
+        receivers::PROGRAMS,
         placement::PROGRAMS,
         fault::PROGRAMS,
         manager::PROGRAMS,
