@@ -218,6 +218,7 @@ fn spawn() -> Result<Sender<Job>> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::resume_unwind;
     use std::sync::mpsc::channel;
     use std::task::{Wake, Waker};
 
@@ -340,6 +341,26 @@ mod tests {
         }
         assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Ok("done"))));
         assert!(matches!(Pin::new(&mut work).poll(&mut context), Poll::Ready(Err(_))));
+    }
+
+    struct Falls;
+
+    impl Wake for Falls {
+        fn wake(self: Arc<Self>) {
+            resume_unwind(Box::new("on purpose"));
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_harms_nobody_else() {
+        let group = alone("work-waker");
+        let (open, gate) = channel::<()>();
+        let mut work = start(&group, move || gate.recv().map_err(|_| Error::bad_peer("a test that is gone")));
+        let waker = Waker::from(Arc::new(Falls));
+        assert!(Pin::new(&mut work).poll(&mut Context::from_waker(&waker)).is_pending());
+        open.send(()).unwrap();
+        work.wait().unwrap();
+        assert_eq!(start(&group, || Ok(1)).wait().unwrap(), 1, "the worker goes on");
     }
 
     #[test]

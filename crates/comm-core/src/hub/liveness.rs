@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::identity::Nonce;
-use super::reactor::guarded;
 use super::robust::{self, Watched};
 use crate::error::{Error, Result};
 use crate::shm::{Access, Segment};
-use crate::sync::lock;
+use crate::sync::{guarded, lock};
 use crate::wait::{clock, futex};
 
 /// The watcher looks up this often even when nothing wakes it: to beat, and because the kernel wakes one sleeper of a dead process's word,

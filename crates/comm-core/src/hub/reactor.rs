@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::BorrowedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -15,7 +14,7 @@ use rustix::time::Timespec;
 use super::fds::HubFd;
 use super::peer::ring;
 use crate::error::{Error, Result};
-use crate::sync::lock;
+use crate::sync::{guarded, lock};
 use crate::wait::Deadline;
 
 /// What a source has come to.
@@ -269,12 +268,5 @@ impl Reactor {
 
     fn timers(&self) -> MutexGuard<'_, Timers> {
         lock(&self.timers)
-    }
-}
-
-/// A waker is the user's code: its panic is its own.
-pub(crate) fn guarded(call: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(call)).is_err() {
-        tracing::error!("a waker panicked; the reactor goes on");
     }
 }

@@ -13,8 +13,8 @@ use super::control::BUCKETS;
 use super::shared::TeamShared;
 use super::watch::Watch;
 use crate::error::{Error, Result};
-use crate::hub::reactor::{Timer, guarded};
-use crate::sync::lock;
+use crate::hub::reactor::Timer;
+use crate::sync::{guarded, lock};
 use crate::wait::{Cell, Deadline, clock};
 
 /// The tasks of this process that wait in one team, by bucket.

@@ -4,7 +4,7 @@ use std::sync::{Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use super::{Deadline, Patience};
-use crate::sync::lock;
+use crate::sync::{guarded, lock};
 
 /// A place for one value, in memory of this process: set once, taken once, waited for by a thread or a task.
 ///
@@ -46,9 +46,9 @@ impl<T> OneShot<T> {
             (state.value.replace(value), state.waker.take())
         };
         self.changed.notify_all();
-        // The user's code: outside of the lock.
+        // The user's code: outside of the lock, and no matter of who sets the value.
         if let Some(waker) = waker {
-            waker.wake();
+            guarded(|| waker.wake());
         }
         before
     }
