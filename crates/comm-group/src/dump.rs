@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use comm_core::config;
+use comm_core::shm::file_size_limit;
 use comm_core::team::{Member, RankSnapshot};
 use comm_core::wait::now_ns;
 use comm_core::{Error, Result};
@@ -36,6 +37,10 @@ pub(crate) fn dump(member: &Member, records: &[OpRecord], error: &Error) {
 fn write(folder: &Path, member: &Member, records: &[OpRecord], error: &Error) -> Result<PathBuf> {
     let io = |e: io::Error| Error::io(format!("writing to {}", folder.display()), e);
     let text = serde_json::to_vec(&events(member, records, error)).map_err(|e| io(e.into()))?;
+    if let Some(limit) = file_size_limit().filter(|&limit| text.len() as u64 > limit) {
+        let what = format!("writing {} bytes to {}: RLIMIT_FSIZE is {limit}", text.len(), folder.display());
+        return Err(Error::io(what, io::ErrorKind::FileTooLarge));
+    }
     fs::create_dir_all(folder).map_err(io)?;
     let name = file_name(member.name(), member.id(), member.rank());
     let (unfinished, path) = (folder.join(format!(".{name}.unfinished")), folder.join(name));

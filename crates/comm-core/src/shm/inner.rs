@@ -203,7 +203,7 @@ impl Inner {
         let page = rustix::param::page_size() as u64;
         // `size` is at most the limit rounded up, and no mapping is larger than i64: no overflow below, or an error.
         let least = size.checked_next_multiple_of(page).unwrap_or(u64::MAX);
-        let files = limits::file_size().unwrap_or(u64::MAX);
+        let files = limits::file_size_limit().unwrap_or(u64::MAX);
         let most = files - files % page;
         if least > most {
             return Err(limits::over_file_size(len, files));

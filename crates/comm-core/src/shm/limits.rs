@@ -126,8 +126,9 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// The size that a file of this process may have, from `RLIMIT_FSIZE`; memfds are files. `None`: unlimited.
-pub(super) fn file_size() -> Option<u64> {
+/// The size in bytes that a file of this process may have, from `RLIMIT_FSIZE`; memfds are files. `None`: unlimited. To be
+/// asked before a file grows, since to go over it is a signal that ends the process.
+pub fn file_size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
 

@@ -68,6 +68,6 @@ mod tests;
 pub use arena::{Arena, Stats};
 pub use block::Block;
 pub use error::ShmError;
-pub use limits::Budget;
+pub use limits::{Budget, file_size_limit};
 pub use segment::{Access, Segment};
 pub use shared::{Shared, read_pod};

@@ -105,7 +105,7 @@ impl Segment {
             return Err(ShmError::Forked);
         }
         fork::arm();
-        if let Some(limit) = limits::file_size()
+        if let Some(limit) = limits::file_size_limit()
             && len > limit
         {
             return Err(limits::over_file_size(len, limit));

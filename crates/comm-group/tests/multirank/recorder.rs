@@ -7,6 +7,7 @@ use comm_core::Error;
 use comm_core::tensor::Tensor;
 use comm_group::{OpState, ReduceOp};
 use comm_testkit::{Case, LauncherCtx, Outcome, Program, RankCtx, RankResult, check, check_eq, done};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::support::{Any, group};
@@ -20,13 +21,18 @@ const ROUNDS: u64 = 60;
 const KEPT: usize = 256;
 const STUCK: usize = 1;
 
-pub const PROGRAMS: &[Program] = &[Program { name: "recorded", run: recorded }];
+pub const PROGRAMS: &[Program] =
+    &[Program { name: "recorded", run: recorded }, Program { name: "recorded-small-files", run: small_files }];
 
 pub fn cases() -> Vec<Case> {
     let case = |name: &str, run: fn(&LauncherCtx) -> RankResult| {
         Case::launcher(SUITE, name, run).worlds(|world| world == 3).limit(Duration::from_secs(60))
     };
-    vec![case("dump/-/-/stuck-rank", stuck), case("dump/-/-/no-folder", no_folder)]
+    vec![
+        case("dump/-/-/stuck-rank", stuck),
+        case("dump/-/-/no-folder", no_folder),
+        case("dump/-/-/file-size-limit", file_size_limit),
+    ]
 }
 
 /// Two groups, one with more to do than the other; then one rank does not come to the busy one, and later one ends the other.
@@ -160,6 +166,35 @@ fn stuck(ctx: &LauncherCtx) -> RankResult {
         check!(dump.end["error"].as_str().is_some_and(|error| error.contains("enough")), "{}", dump.end);
     }
     check_eq!(std::fs::read_dir(&folder)?.count(), 2 * ctx.world(), "one file for each rank and team");
+    done()
+}
+
+/// The group ends when files of this process may be no larger than a part of what is to be written.
+fn small_files(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    for _ in 0..KEPT {
+        group.barrier(SOON)?;
+    }
+    let limit = Rlimit { current: Some(10_000), ..getrlimit(Resource::Fsize) };
+    setrlimit(Resource::Fsize, limit)?;
+    // All have it by then. Who is slow hears of the end inside of this one.
+    let met = group.barrier(SOON);
+    if ctx.rank() == STUCK {
+        group.abort_handle().abort("enough");
+    }
+    let over = met.and_then(|()| group.barrier(SOON));
+    check!(matches!(over, Err(Error::Aborted { by: STUCK, .. })), "{over:?}");
+    done()
+}
+
+/// To go over the limit would be a signal, and half a file.
+fn file_size_limit(ctx: &LauncherCtx) -> RankResult {
+    let folder = tempfile::tempdir()?;
+    let launch = ctx.launch("recorded-small-files").env("COMM_DUMP_DIR", folder.path().to_string_lossy());
+    for report in launch.limit(SOON).run(SOON)? {
+        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
+    }
+    check_eq!(std::fs::read_dir(folder.path())?.count(), 0);
     done()
 }
 
