@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use comm_core::hub::{is_forked, refuse_forked};
 use comm_core::wait::OneShot;
 use comm_core::{Deadline, Error, Result};
 use crossbeam_channel::{Sender, unbounded};
@@ -19,7 +20,7 @@ use crate::turn::late;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// An operation that has been started. It goes on whether or not anybody waits for it: peers need it. Dropping this gives
-/// up its result.
+/// up its result. In a forked child it is [`Error::Forked`], whatever becomes of it in the parent.
 ///
 /// ```
 /// use comm_core::{Deadline, team::Team, tensor::Tensor};
@@ -53,7 +54,7 @@ impl<T> Work<T> {
     /// # Errors
     /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken.
     pub fn wait(self) -> Result<T> {
-        self.not_taken()?;
+        self.can_wait()?;
         loop {
             // The operation's deadline is what counts; it is the worker that keeps it.
             if let Some(outcome) = self.place.wait(LONG) {
@@ -68,13 +69,14 @@ impl<T> Work<T> {
     /// # Errors
     /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken.
     pub fn wait_timeout(&mut self, deadline: impl Into<Deadline>) -> Result<Option<T>> {
-        self.not_taken()?;
+        self.can_wait()?;
         let outcome = self.place.wait(deadline);
         self.taken = outcome.is_some();
         outcome.transpose()
     }
 
-    fn not_taken(&self) -> Result<()> {
+    fn can_wait(&self) -> Result<()> {
+        refuse_forked()?;
         if self.taken {
             Err(Error::invalid(self.op, "the result of this work has been taken"))
         } else {
@@ -86,7 +88,7 @@ impl<T> Work<T> {
     #[doc(alias = "test")]
     #[doc(alias = "is_completed")]
     pub fn is_ready(&self) -> bool {
-        self.place.is_set()
+        !is_forked() && self.place.is_set()
     }
 }
 
@@ -95,7 +97,7 @@ impl<T> Future for Work<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
-        if let Err(error) = this.not_taken() {
+        if let Err(error) = this.can_wait() {
             return Poll::Ready(Err(error));
         }
         let outcome = this.place.poll(context);
@@ -167,6 +169,7 @@ impl Queue {
         op: &'static str,
         run: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<Work<T>> {
+        refuse_forked()?;
         let place = Arc::new(OneShot::default());
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*worker {
@@ -193,8 +196,9 @@ impl Queue {
     /// Waits until what has been started before is over: a blocking operation goes behind it.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if it is not by then.
+    /// [`Error::Timeout`] if it is not by then; [`Error::Forked`].
     pub(crate) fn drain(&self, group: &Arc<Inner>, op: &'static str, deadline: Deadline) -> Result<()> {
+        refuse_forked()?;
         let started = Instant::now();
         if self.pending.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -205,6 +209,15 @@ impl Queue {
         }
         let before = self.pending.load(Ordering::Relaxed);
         Err(late(group.team(), op, "the operations that were started before", before, started))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if is_forked() {
+            // The thread is not there, and may have been in the middle of something with the channel.
+            std::mem::forget(self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }
 

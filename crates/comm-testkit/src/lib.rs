@@ -11,6 +11,7 @@
 //! | [`values`] | values that name their origin, random bytes, strided shapes |
 //! | [`report`], [`witness`] | what a rank tells about an error, and whether it knew in time or only had no core |
 //! | [`block_on`] | runs one future |
+//! | [`forked`] | what becomes of handles in forked children |
 //! | [`probe`] | what can be seen of processes from outside |
 //!
 //! A test target is registered in `Cargo.toml` with `harness = false`, and its `main` is one call of
@@ -23,6 +24,7 @@ mod child;
 mod clock;
 mod ctx;
 pub mod fault;
+pub mod forked;
 mod launch;
 mod layout;
 pub mod oracle;

@@ -3,10 +3,14 @@
 //! Such time is nobody's fault, so every [`Deadline`](super::Deadline) is moved by it. The liveness thread looks up
 //! every 80 ms and says so; whoever judges whether a deadline has passed looks first when that was last. A silence that is
 //! much longer means that nobody ran. It is credited once, by whoever finds it, before anything is judged.
+//!
+//! In a forked child nobody looks up, and silence means nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use crate::shm::fork;
 
 /// How often the liveness thread looks up at least.
 pub(crate) const BEAT: Duration = Duration::from_millis(80);
@@ -41,7 +45,7 @@ pub(crate) fn beat() {
 pub(crate) fn stopped() -> Duration {
     let allowed = (BEAT + SILENCE).as_nanos() as u64;
     let silent = |last: u64| last != 0 && now().saturating_sub(last) > allowed;
-    if silent(LAST.load(Ordering::Acquire)) {
+    if silent(LAST.load(Ordering::Acquire)) && !fork::is_forked() {
         let _one = CREDIT.lock().unwrap_or_else(PoisonError::into_inner);
         let last = LAST.load(Ordering::Acquire);
         let now = now();

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use comm_core::hub::{is_forked, refuse_forked};
 use comm_core::{Deadline, Result};
 
 use crate::group::ThreadGroup;
@@ -77,7 +78,7 @@ struct Known {
 
 impl fmt::Debug for ThreadGroupManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ThreadGroupManager({:?}, {} groups)", self.prefix, lock(&self.known).groups.len())
+        write!(f, "ThreadGroupManager({:?}, {} groups)", self.prefix, self.keys().len())
     }
 }
 
@@ -107,6 +108,7 @@ impl ThreadGroupManager {
         my_id: usize,
         deadline: impl Into<Deadline>,
     ) -> Result<Arc<ThreadGroup>> {
+        refuse_forked()?;
         let (key, deadline) = (key.into(), deadline.into());
         let rank = key.rank_in_group(my_id)?;
         let entry = self.enter(key, my_id, deadline);
@@ -147,6 +149,9 @@ impl ThreadGroupManager {
     /// Drops what this manager holds of a group for one of its ids, so that the next call makes it anew. For groups that a
     /// rank has left.
     pub fn forget(&self, key: impl Into<ThreadGroupKey>, my_id: usize) {
+        if is_forked() {
+            return;
+        }
         let key = key.into();
         let entry = lock(&self.known).groups.get(&key).cloned();
         let taken = entry.and_then(|entry| entry.take(key.rank_of(my_id)?));
@@ -156,6 +161,9 @@ impl ThreadGroupManager {
 
     /// The keys of all groups that have been asked for, in the order in which the groups will be dropped.
     pub fn keys(&self) -> Vec<ThreadGroupKey> {
+        if is_forked() {
+            return Vec::new();
+        }
         let mut keys: Vec<_> = lock(&self.known).groups.keys().cloned().collect();
         keys.sort_by_cached_key(ToString::to_string);
         keys
@@ -190,7 +198,9 @@ impl ThreadGroupManager {
 
 impl Drop for ThreadGroupManager {
     fn drop(&mut self) {
-        self.close(|_, _| {});
+        if !is_forked() {
+            self.close(|_, _| {});
+        }
     }
 }
 
@@ -203,7 +213,7 @@ pub struct Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if !thread::panicking() {
+        if !thread::panicking() || is_forked() {
             return;
         }
         let mut known = lock(&self.manager.known);

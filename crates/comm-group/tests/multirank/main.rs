@@ -10,6 +10,7 @@
 mod call;
 mod collective;
 mod fault;
+mod forked;
 mod manager;
 mod message;
 mod placement;
@@ -25,6 +26,7 @@ fn main() -> std::process::ExitCode {
         receivers::cases(),
         placement::cases(),
         fault::cases(),
+        forked::cases(),
         manager::cases(),
         shrink::cases(),
         recorder::cases(),
@@ -35,6 +37,7 @@ fn main() -> std::process::ExitCode {
         receivers::PROGRAMS,
         placement::PROGRAMS,
         fault::PROGRAMS,
+        forked::PROGRAMS,
         manager::PROGRAMS,
         shrink::PROGRAMS,
         recorder::PROGRAMS,
