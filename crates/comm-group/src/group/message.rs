@@ -1,9 +1,7 @@
 //! Messages from rank to rank.
 
-use std::thread::{self, Builder};
-
 use comm_core::tensor::{Tensor, TensorMut};
-use comm_core::{Deadline, Error, Result};
+use comm_core::{Deadline, Result};
 
 use super::{Target, ThreadGroup, one};
 use crate::work::Work;
@@ -112,6 +110,11 @@ impl ThreadGroup {
 
     /// Sends a tensor to one rank and receives one of another, or the same, at the same time.
     ///
+    /// If something is wrong with the arguments, neither happens. Later each half ends by itself, for a tensor that has been
+    /// sent cannot be called back. So a [`Error::Timeout`] names in its `what` what has not come about, `send`, `recv`, or both, and in
+    /// `missing` whom it wants. The other half is done: what was sent has arrived, and what was received, and not returned, is
+    /// what the next call gets that receives from there.
+    ///
     /// # Errors
     /// Those of [`recv`](ThreadGroup::recv), else those of [`send`](ThreadGroup::send), and of starting a thread.
     #[doc(alias = "sendrecv")]
@@ -124,12 +127,6 @@ impl ThreadGroup {
     ) -> Result<Tensor> {
         let deadline = deadline.into();
         self.after_started("exchange", deadline)?;
-        thread::scope(|s| {
-            let spawned = Builder::new().spawn_scoped(s, || self.inner.backend.send(tensor, to, deadline));
-            let sending = spawned.map_err(|error| Error::io("starting the thread that sends", error))?;
-            let received = self.inner.backend.recv(from, Target::Fresh, deadline).and_then(one);
-            let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            received.and_then(|tensor| sent.map(|()| tensor))
-        })
+        self.inner.backend.exchange(tensor, to, from, deadline)
     }
 }

@@ -25,6 +25,7 @@ use comm_store::window::Signals;
 use comm_store::NotifyOp;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::exchange::Kept;
 use super::letters::CARRIED;
 use super::{Input, Outcome, SameDevice, Target, out_code, produce};
 use crate::agreement::{Descriptor, Saying};
@@ -56,10 +57,27 @@ fn next(number: i32) -> i32 {
     if number >= i32::MAX >> 3 { 1 } else { number + 1 }
 }
 
+/// What is to be sent: dense, and where the receiver can reach it.
+pub(super) struct Parcel {
+    dense: Tensor,
+    is_small: bool,
+    to: usize,
+}
+
+/// A message that is there for the thread that has found it.
+enum Found {
+    /// In the box, with this number.
+    Claimed(i32),
+    /// Received before, by an exchange that failed.
+    Kept(Tensor),
+}
+
 /// What this rank remembers of each peer.
 pub(super) struct Mail {
     /// The last message that was sent to a peer. Held while one is on its way: one at a time.
     sent: Vec<Turn<Sent>>,
+    /// What was received in exchanges that could not send.
+    pub(super) kept: Vec<Kept>,
     /// The rounds in which messages have been exposed.
     rounds: AtomicU64,
 }
@@ -75,6 +93,7 @@ impl Mail {
     pub(super) fn new(ranks: usize) -> Mail {
         Mail {
             sent: (0..ranks).map(|_| Turn::default()).collect(),
+            kept: (0..ranks).map(|_| Kept::default()).collect(),
             rounds: AtomicU64::new(0),
         }
     }
@@ -86,7 +105,7 @@ impl SameDevice {
         2 * n + 1
     }
 
-    fn boxes(&self) -> Result<Signals<'_>> {
+    pub(super) fn boxes(&self) -> Result<Signals<'_>> {
         let n = self.window.nranks();
         self.window.signals_from(n, &[n])
     }
@@ -96,7 +115,7 @@ impl SameDevice {
         self.window.signals_from(2 * n, &[n])
     }
 
-    fn doorbell(&self) -> Result<Signals<'_>> {
+    pub(super) fn doorbell(&self) -> Result<Signals<'_>> {
         self.window.signals_from(3 * self.window.nranks(), &[1])
     }
 
@@ -106,7 +125,7 @@ impl SameDevice {
         2 * n * super::letters::bytes(n) + sender * BOX
     }
 
-    fn peer(&self, op: &'static str, peer: usize) -> Result<()> {
+    pub(super) fn peer(&self, op: &'static str, peer: usize) -> Result<()> {
         let n = self.window.nranks();
         if peer >= n || peer == self.window.rank() {
             return Err(Error::invalid(op, format!("rank {peer}: another rank of {n} sends or receives")));
@@ -116,15 +135,24 @@ impl SameDevice {
 
     /// Sends a tensor to a rank, and waits until that has it.
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
-        const OP: &str = "send";
-        self.peer(OP, to)?;
-        self.window.context().check(OP)?;
+        self.deliver(&self.pack("send", tensor, to)?, deadline)
+    }
+
+    /// What is to be sent, where the receiver can reach it. After this nothing can be wrong with the arguments.
+    pub(super) fn pack(&self, op: &'static str, tensor: &Tensor, to: usize) -> Result<Parcel> {
+        self.peer(op, to)?;
+        self.window.context().check(op)?;
         if !tensor.device().is_cpu() {
             let (seen, expected) = (tensor.device().to_string(), "cpu".to_string());
-            return Err(Error::DeviceMismatch { op: OP, seen, expected });
+            return Err(Error::DeviceMismatch { op, seen, expected });
         }
         let is_small = tensor.nbytes() <= CARRIED;
-        let dense = self.dense(tensor, is_small)?;
+        Ok(Parcel { dense: self.dense(tensor, is_small)?, is_small, to })
+    }
+
+    pub(super) fn deliver(&self, parcel: &Parcel, deadline: Deadline) -> Result<()> {
+        const OP: &str = "send";
+        let &Parcel { ref dense, is_small, to } = parcel;
         let member = self.window.context();
         let behind = || format!("the message to rank {to} of another thread");
         let mut turn = self.mail.sent[to].hold(member, OP, behind, deadline)?;
@@ -140,10 +168,10 @@ impl SameDevice {
         let round = self.mail.rounds.fetch_add(1, Ordering::Relaxed) + 1;
         let exposed = match is_small {
             true => None,
-            false => Some(self.window.expose(super::SLOTS + to, round, &dense)?),
+            false => Some(self.window.expose(super::SLOTS + to, round, dense)?),
         };
         let saying = Saying { carried: is_small.then(|| dense.nbytes()), ..Saying::default() };
-        let descriptor = Descriptor::new(round, &Request::new(Op::AllGatherVec, Some(&dense)), saying);
+        let descriptor = Descriptor::new(round, &Request::new(Op::AllGatherVec, Some(dense)), saying);
         let (me, at) = (self.window.rank(), self.box_at(self.window.rank()));
         self.window.write_bytes(to, at, descriptor.as_bytes())?;
         if is_small {
@@ -173,7 +201,7 @@ impl SameDevice {
                 rank: to,
                 field: "message",
                 theirs: "a buffer of another shape or dtype".into(),
-                others: format!("{} {:?}", tensor.dtype(), tensor.shape()),
+                others: format!("{} {:?}", dense.dtype(), dense.shape()),
                 at: Box::default(),
             }),
             FAILED => Err(Error::bad_peer(format!("rank {to} has failed to take the message"))),
@@ -203,9 +231,9 @@ impl SameDevice {
         self.window.context().check(OP)?;
         let boxes = self.boxes()?;
         let what = fmt::from_fn(|f| write!(f, "{OP}: a message of rank {from}"));
-        let look = |seen| self.claim(&boxes, from, seen).transpose();
-        let number = await_one(&boxes, from, &what, Some(from), look, deadline)?;
-        self.take(from, number, target, deadline)
+        let look = |seen| self.find(&boxes, from, seen).transpose();
+        let found = await_one(&boxes, from, &what, Some(from), look, deadline)?;
+        self.take(from, found, target, deadline)
     }
 
     /// Receives the next message of any rank.
@@ -216,27 +244,34 @@ impl SameDevice {
         let (boxes, bell) = (self.boxes()?, self.doorbell()?);
         // Who posts rings afterwards, so a message that comes after a look is looked for again.
         let look = |_rung| {
-            let claim = |from| Ok(self.claim(&boxes, from, boxes.read(&[from])?)?.map(|number| (from, number)));
-            (1..n).map(|i| (me + i) % n).find_map(|from| claim(from).transpose())
+            let find = |from| Ok(self.find(&boxes, from, boxes.read(&[from])?)?.map(|found| (from, found)));
+            (1..n).map(|i| (me + i) % n).find_map(|from| find(from).transpose())
         };
         let what = fmt::from_fn(|f| write!(f, "{OP}: a message of any rank"));
-        let (from, number) = await_one(&bell, 0, &what, None, look, deadline)?;
-        Ok((from, self.take(from, number, Target::Fresh, deadline)?))
+        let (from, found) = await_one(&bell, 0, &what, None, look, deadline)?;
+        Ok((from, self.take(from, found, Target::Fresh, deadline)?))
     }
 
-    /// Claims the message that lies in a box, which holds `seen`: its number, unless there is none, or another thread has been
-    /// faster, or a sender who has just given up, which is one that has not sent.
-    fn claim(&self, boxes: &Signals<'_>, from: usize, seen: i32) -> Result<Option<i32>> {
+    /// The next message of a rank, whose box holds `seen`: one that was kept, or the one in the box, which this claims. Nothing, if
+    /// there is none, or another thread has been faster, or a sender who has just given up, which is one that has not sent.
+    fn find(&self, boxes: &Signals<'_>, from: usize, seen: i32) -> Result<Option<Found>> {
+        if let Some(tensor) = self.mail.kept[from].take() {
+            return Ok(Some(Found::Kept(tensor)));
+        }
         if seen & 3 != POSTED {
             return Ok(None);
         }
         let number = seen >> 2;
         let held = boxes.replace(self.window.rank(), &[from], seen, word(number, CLAIMED))?;
-        Ok((held == seen).then_some(number))
+        Ok((held == seen).then_some(Found::Claimed(number)))
     }
 
-    /// Takes a message that has been claimed, and answers.
-    fn take(&self, from: usize, number: i32, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
+    /// Takes a message that has been found, and answers who waits for that.
+    fn take(&self, from: usize, found: Found, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
+        let number = match found {
+            Found::Claimed(number) => number,
+            Found::Kept(tensor) => return self.unpack(from, tensor, target),
+        };
         point!("group.claimed");
         let outcome = self.read_message(from, target, deadline);
         let answer = match &outcome {
@@ -261,17 +296,7 @@ impl SameDevice {
         descriptor.check_layout(from)?;
         let (dtype, shape) = (descriptor.dtype().ok_or_else(bad)?, descriptor.shape().ok_or_else(bad)?);
         let len = nbytes(&shape, dtype).ok_or_else(bad)?;
-        if let Target::Given(out) = &target
-            && out_code(out.shape(), out.dtype()) != out_code(&shape, dtype)
-        {
-            return Err(Error::Mismatch {
-                rank: from,
-                field: "message",
-                theirs: format!("{dtype} {shape:?}"),
-                others: format!("a buffer of {} {:?}", out.dtype(), out.shape()),
-                at: Box::default(),
-            });
-        }
+        fits(from, &shape, dtype, &target)?;
         let input = match descriptor.carried() {
             None => {
                 // Claimed, it is lost if it is not taken: so there is time for it, also when that of the receiver is over.
@@ -291,6 +316,20 @@ impl SameDevice {
             input.read(0, out)?;
             input.verify()
         })
+    }
+}
+
+/// Whether a message goes into the caller's buffer.
+pub(super) fn fits(from: usize, shape: &[usize], dtype: DType, target: &Target<'_>) -> Result<()> {
+    match target {
+        Target::Given(out) if out_code(out.shape(), out.dtype()) != out_code(shape, dtype) => Err(Error::Mismatch {
+            rank: from,
+            field: "message",
+            theirs: format!("{dtype} {shape:?}"),
+            others: format!("a buffer of {} {:?}", out.dtype(), out.shape()),
+            at: Box::default(),
+        }),
+        Target::Given(_) | Target::Fresh => Ok(()),
     }
 }
 

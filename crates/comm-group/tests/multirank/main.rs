@@ -9,6 +9,7 @@
 
 mod call;
 mod collective;
+mod exchange;
 mod fault;
 mod forked;
 mod manager;
@@ -24,6 +25,7 @@ fn main() -> std::process::ExitCode {
         collective::cases(),
         message::cases(),
         receivers::cases(),
+        exchange::cases(),
         placement::cases(),
         fault::cases(),
         forked::cases(),
