@@ -58,7 +58,8 @@ impl<T: Copy> Turn<T> {
     }
 }
 
-/// The error of who has waited in vain for other threads of this process, so many of which or whose operations were before it.
+/// The error of who has waited in vain for other threads of this process, so many of which or whose operations were before it: what
+/// has ended the team, if that is why.
 pub(crate) fn late(
     member: &Member,
     op: &'static str,
@@ -66,6 +67,9 @@ pub(crate) fn late(
     before: usize,
     started: Instant,
 ) -> Error {
+    if let Err(end) = member.check(op) {
+        return end;
+    }
     let elapsed = started.elapsed();
     Error::Timeout {
         what: format!("{op}: {behind}"),

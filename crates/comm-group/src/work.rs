@@ -108,7 +108,29 @@ impl<T> Future for Work<T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What has been started in a group and is not over: first in, first out, moved by one thread, which there is from the first
+/// What has been started in a group. Operations of all ranks come in one order on all of them, so they go one after the other. A
+/// message is a matter of two ranks, and waits for those before it alone that go the same way between the two: who has started
+/// to receive can send meanwhile, to whomever, and take part in operations.
+pub(crate) struct Started {
+    pub(crate) operations: Queue,
+    /// Messages, by the rank that they go to.
+    pub(crate) sending: Vec<Queue>,
+    /// Messages, by the rank that they come from.
+    pub(crate) receiving: Vec<Queue>,
+}
+
+impl Started {
+    pub(crate) fn new(ranks: usize) -> Started {
+        let queues = || (0..ranks).map(|_| Queue::default()).collect();
+        Started { operations: Queue::default(), sending: queues(), receiving: queues() }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue> {
+        [&self.operations].into_iter().chain(&self.sending).chain(&self.receiving)
+    }
+}
+
+/// What has been started and is not over: first in, first out, moved by one thread, which there is from the first
 /// start on. What is pending holds the group, and lets go of it before its result is there: who has all results and drops
 /// the group has left it then, and not when that thread comes to it.
 #[derive(Default)]
@@ -193,7 +215,7 @@ impl Queue {
         Ok(Work { place, op, taken: false })
     }
 
-    /// Waits until what has been started before is over: a blocking operation goes behind it.
+    /// Waits until what has been started before is over: what blocks goes behind it.
     ///
     /// # Errors
     /// [`Error::Timeout`] if it is not by then; [`Error::Forked`].
@@ -208,7 +230,7 @@ impl Queue {
             return Ok(());
         }
         let before = self.pending.load(Ordering::Relaxed);
-        Err(late(group.team(), op, "the operations that were started before", before, started))
+        Err(late(group.team(), op, "what was started before", before, started))
     }
 }
 
@@ -276,6 +298,17 @@ mod tests {
         open.send(()).unwrap();
         first.wait().unwrap();
         group.barrier(AMPLE).expect("nothing had begun");
+    }
+
+    #[test]
+    fn who_is_behind_what_was_started_hears_of_the_end_before_that_his_time_is_over() {
+        let group = alone("work-over");
+        let (open, gate) = channel::<()>();
+        let first = start(&group, move || gate.recv().map_err(|_| Error::bad_peer("a test that is gone")));
+        group.team().abort("enough");
+        assert!(matches!(group.barrier(Duration::ZERO), Err(Error::Aborted { by: 0, .. })));
+        open.send(()).unwrap();
+        first.wait().unwrap();
     }
 
     #[test]

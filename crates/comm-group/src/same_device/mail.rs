@@ -125,7 +125,8 @@ impl SameDevice {
         2 * n * super::letters::bytes(n) + sender * BOX
     }
 
-    pub(super) fn peer(&self, op: &'static str, peer: usize) -> Result<()> {
+    /// Whether there can be messages to or from a rank.
+    pub(crate) fn peer(&self, op: &'static str, peer: usize) -> Result<()> {
         let n = self.window.nranks();
         if peer >= n || peer == self.window.rank() {
             return Err(Error::invalid(op, format!("rank {peer}: another rank of {n} sends or receives")));

@@ -18,6 +18,7 @@ mod placement;
 mod receivers;
 mod recorder;
 mod shrink;
+mod started;
 mod support;
 
 fn main() -> std::process::ExitCode {
@@ -26,6 +27,7 @@ fn main() -> std::process::ExitCode {
         message::cases(),
         receivers::cases(),
         exchange::cases(),
+        started::cases(),
         placement::cases(),
         fault::cases(),
         forked::cases(),
