@@ -86,8 +86,14 @@ impl Entry {
         Claim { entry: self.clone(), rank, old, made: None }
     }
 
-    /// Makes the group for an id of this process that has not asked for it, in a thread of its own.
-    pub(super) fn bring_in(self: &Arc<Entry>, id: usize, deadline: Deadline) {
+    /// Makes the group for an id of this process that has not asked for it, in a thread of its own, which does `afterwards` when
+    /// it has given the entry back.
+    pub(super) fn bring_in(
+        self: &Arc<Entry>,
+        id: usize,
+        deadline: Deadline,
+        afterwards: impl FnOnce() + Send + 'static,
+    ) {
         let Some(rank) = self.ids.iter().position(|&other| other == id) else { return };
         let mut slots = lock(&self.slots);
         if !slots[rank].is_free() {
@@ -97,7 +103,15 @@ impl Entry {
         drop(slots);
         // If it fails, the id finds out when it calls. If there is no thread for it, it has to call.
         let helper = thread::Builder::new().name("comm-groups".into());
-        let _ = helper.spawn(move || drop(claim.make(deadline)));
+        let _ = helper.spawn(move || {
+            drop(claim.make(deadline));
+            afterwards();
+        });
+    }
+
+    /// Whether there is no group of any rank, and nobody makes one.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.slots).iter().all(|slot| matches!(slot, Slot::Empty))
     }
 
     pub(super) fn is_being_made(&self) -> bool {

@@ -65,7 +65,8 @@ const OP: &str = "ThreadGroupManager::group";
 #[derive(Default)]
 pub struct ThreadGroupManager {
     prefix: String,
-    known: Mutex<Known>,
+    /// Threads that bring ids in hold it as well.
+    known: Arc<Mutex<Known>>,
 }
 
 /// What a manager has heard of.
@@ -74,6 +75,16 @@ struct Known {
     groups: HashMap<ThreadGroupKey, Arc<Entry>>,
     /// The ids that have called.
     here: BTreeSet<usize>,
+}
+
+/// Forgets a key of which nothing is left: no group, and nobody who makes or wants one. To be called by whoever has given an entry
+/// back without a group.
+fn sweep(known: &Mutex<Known>, key: &ThreadGroupKey) {
+    let mut known = lock(known);
+    // Whoever wants a group holds its entry, which he got with this lock held.
+    if known.groups.get(key).is_some_and(|entry| Arc::strong_count(entry) == 1 && entry.is_empty()) {
+        known.groups.remove(key);
+    }
 }
 
 impl fmt::Debug for ThreadGroupManager {
@@ -91,7 +102,7 @@ impl ThreadGroupManager {
     /// A manager whose groups meet only those of managers with the same prefix: of one graph, say.
     #[doc(alias = "graph_id")]
     pub fn with_prefix(prefix: impl Into<String>) -> ThreadGroupManager {
-        ThreadGroupManager { prefix: prefix.into(), known: Mutex::default() }
+        ThreadGroupManager { prefix: prefix.into(), known: Arc::default() }
     }
 
     /// The group of a key, or of a list of ids on the CPU, for the rank that has `my_id` in it.
@@ -111,14 +122,19 @@ impl ThreadGroupManager {
         refuse_forked()?;
         let (key, deadline) = (key.into(), deadline.into());
         let rank = key.rank_in_group(my_id)?;
-        let entry = self.enter(key, my_id, deadline);
-        match entry.find(rank, deadline)? {
+        let entry = self.enter(key.clone(), my_id, deadline);
+        let outcome = entry.find(rank, deadline).and_then(|found| match found {
             Found::Group(group) => Ok(group),
             Found::Nothing(claim) => {
-                self.bring_in(&entry, deadline);
+                self.bring_in(&entry, &key, deadline);
                 claim.make(deadline)
             }
+        });
+        drop(entry);
+        if outcome.is_err() {
+            sweep(&self.known, &key);
         }
+        outcome
     }
 
     /// The entry of a key. An id that calls for the first time is brought into the groups that are being made.
@@ -127,23 +143,32 @@ impl ThreadGroupManager {
         let name = || format!("groups/{}|{key}", self.prefix);
         let entry =
             known.groups.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(name(), &key))).clone();
-        let others: Vec<Arc<Entry>> = if known.here.insert(my_id) {
-            known.groups.values().filter(|other| !Arc::ptr_eq(other, &entry)).cloned().collect()
+        let others: Vec<(ThreadGroupKey, Arc<Entry>)> = if known.here.insert(my_id) {
+            let others = known.groups.iter().filter(|(_, other)| !Arc::ptr_eq(other, &entry));
+            let others = others.filter(|(_, other)| other.is_being_made());
+            others.map(|(key, other)| (key.clone(), other.clone())).collect()
         } else {
             Vec::new()
         };
         drop(known);
-        for other in others.iter().filter(|other| other.is_being_made()) {
-            other.bring_in(my_id, deadline);
+        for (key, other) in others {
+            self.bring_one_in(&other, &key, my_id, deadline);
+            drop(other);
+            sweep(&self.known, &key);
         }
         entry
     }
 
     /// Lets all ids of this process come to a group that is being made. Either they are known by now, or they find it when
     /// they come: it is marked before.
-    fn bring_in(&self, entry: &Arc<Entry>, deadline: Deadline) {
+    fn bring_in(&self, entry: &Arc<Entry>, key: &ThreadGroupKey, deadline: Deadline) {
         let here: Vec<usize> = lock(&self.known).here.iter().copied().collect();
-        here.into_iter().for_each(|id| entry.bring_in(id, deadline));
+        here.into_iter().for_each(|id| self.bring_one_in(entry, key, id, deadline));
+    }
+
+    fn bring_one_in(&self, entry: &Arc<Entry>, key: &ThreadGroupKey, id: usize, deadline: Deadline) {
+        let (known, key) = (self.known.clone(), key.clone());
+        entry.bring_in(id, deadline, move || sweep(&known, &key));
     }
 
     /// Drops what this manager holds of a group for one of its ids, so that the next call makes it anew. For groups that a
@@ -157,9 +182,10 @@ impl ThreadGroupManager {
         let taken = entry.and_then(|entry| entry.take(key.rank_of(my_id)?));
         // Outside of any lock.
         drop(taken);
+        sweep(&self.known, &key);
     }
 
-    /// The keys of all groups that have been asked for, in the order in which the groups will be dropped.
+    /// The keys of all groups that there are or that are being made, in the order in which the groups will be dropped.
     pub fn keys(&self) -> Vec<ThreadGroupKey> {
         if is_forked() {
             return Vec::new();
