@@ -47,7 +47,6 @@ fn starved(ctx: &RankCtx) -> RankResult {
         }
     }
     // With some more it is only that rank 1 does not come.
-    std::thread::sleep(Duration::from_millis(1200));
     match join(8) {
         Err(Error::Timeout { missing, .. }) => check_eq!(missing[0].rank, 1),
         other => return Err(format!("{other:?}").into()),
