@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use comm_core::Error;
+use comm_core::hub::is_forked;
 use comm_core::tensor::{DType, MAX_DIMS, Tensor};
 use comm_core::wait::now_ns;
 
@@ -202,8 +203,11 @@ impl Recorder {
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
-    /// The last operations, oldest first.
+    /// The last operations, oldest first; none in a forked child, whose parent they are of.
     pub(crate) fn recent(&self) -> Vec<OpRecord> {
+        if is_forked() {
+            return Vec::new();
+        }
         let ring = self.lock();
         let oldest = ring.begun.saturating_sub(KEPT as u64);
         let at = |n: u64| ring.slots.get((n % KEPT as u64) as usize);

@@ -56,14 +56,10 @@ impl<T: Copy> Turn<T> {
             }
         }
     }
-
-    /// Takes the turn, unless another thread has it.
-    pub(crate) fn try_hold(&self) -> Option<Held<'_, T>> {
-        self.place.try_recv().ok().map(|value| Held { value, turn: self })
-    }
 }
 
-/// The error of who has waited in vain for other threads of this process, so many of which or whose operations were before it.
+/// The error of who has waited in vain for other threads of this process, so many of which or whose operations were before it: what
+/// has ended the team, if that is why.
 pub(crate) fn late(
     member: &Member,
     op: &'static str,
@@ -71,6 +67,9 @@ pub(crate) fn late(
     before: usize,
     started: Instant,
 ) -> Error {
+    if let Err(end) = member.check(op) {
+        return end;
+    }
     let elapsed = started.elapsed();
     Error::Timeout {
         what: format!("{op}: {behind}"),
@@ -107,7 +106,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(turn.try_hold().unwrap().value, 4000);
+        assert_eq!(turn.hold(&team, "test", String::new, AMPLE.into()).unwrap().value, 4000);
     }
 
     #[test]
@@ -115,7 +114,6 @@ mod tests {
         let team = Team::join("turn-late", 0, 1, AMPLE).unwrap();
         let turn = Turn::<()>::default();
         let held = turn.hold(&team, "test", String::new, AMPLE.into()).unwrap();
-        assert!(turn.try_hold().is_none());
         let short = Duration::from_millis(10);
         match turn.hold(&team, "test", || "another thread".into(), short.into()) {
             Err(Error::Timeout { what, waited, at, .. }) => {
@@ -130,12 +128,14 @@ mod tests {
 
     #[test]
     fn a_panic_gives_it_back() {
+        let team = Team::join("turn-panic", 0, 1, AMPLE).unwrap();
         let turn = Turn::<u8>::default();
+        let hold = || turn.hold(&team, "test", String::new, Duration::ZERO.into());
         let fall = || {
-            let _held = turn.try_hold().unwrap();
+            let _held = hold().unwrap();
             panic!("on purpose");
         };
         assert!(catch_unwind(AssertUnwindSafe(fall)).is_err());
-        assert!(turn.try_hold().is_some());
+        assert!(hold().is_ok());
     }
 }

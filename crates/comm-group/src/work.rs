@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use comm_core::hub::is_forked;
+use comm_core::hub::{is_forked, refuse_forked};
 use comm_core::wait::OneShot;
 use comm_core::{Deadline, Error, Result};
 use crossbeam_channel::{Sender, unbounded};
@@ -20,7 +20,7 @@ use crate::turn::late;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// An operation that has been started. It goes on whether or not anybody waits for it: peers need it. Dropping this gives
-/// up its result.
+/// up its result. In a forked child it is [`Error::Forked`], whatever becomes of it in the parent.
 ///
 /// ```
 /// use comm_core::{Deadline, team::Team, tensor::Tensor};
@@ -54,7 +54,7 @@ impl<T> Work<T> {
     /// # Errors
     /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken; [`Error::Forked`].
     pub fn wait(self) -> Result<T> {
-        self.not_taken()?;
+        self.can_wait()?;
         loop {
             // The operation's deadline is what counts; it is the worker that keeps it.
             if let Some(outcome) = self.place.wait(LONG) {
@@ -69,16 +69,15 @@ impl<T> Work<T> {
     /// # Errors
     /// Those of the operation; [`Error::InvalidArgument`] if its result has been taken; [`Error::Forked`].
     pub fn wait_timeout(&mut self, deadline: impl Into<Deadline>) -> Result<Option<T>> {
-        self.not_taken()?;
+        self.can_wait()?;
         let outcome = self.place.wait(deadline);
         self.taken = outcome.is_some();
         outcome.transpose()
     }
 
-    fn not_taken(&self) -> Result<()> {
-        if is_forked() {
-            Err(Error::Forked)
-        } else if self.taken {
+    fn can_wait(&self) -> Result<()> {
+        refuse_forked()?;
+        if self.taken {
             Err(Error::invalid(self.op, "the result of this work has been taken"))
         } else {
             Ok(())
@@ -89,7 +88,7 @@ impl<T> Work<T> {
     #[doc(alias = "test")]
     #[doc(alias = "is_completed")]
     pub fn is_ready(&self) -> bool {
-        self.place.is_set()
+        !is_forked() && self.place.is_set()
     }
 }
 
@@ -98,7 +97,7 @@ impl<T> Future for Work<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
-        if let Err(error) = this.not_taken() {
+        if let Err(error) = this.can_wait() {
             return Poll::Ready(Err(error));
         }
         let outcome = this.place.poll(context);
@@ -109,7 +108,31 @@ impl<T> Future for Work<T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What has been started in a group and is not over: first in, first out, moved by one thread, which there is from the first
+/// What has been started in a group. Operations of all ranks come in one order on all of them, so they go one after the other. A
+/// message is a matter of two ranks, and waits for those before it alone that go the same way between the two: who has started
+/// to receive can send meanwhile, to whomever, and take part in operations.
+pub(crate) struct Started {
+    pub(crate) operations: Queue,
+    /// Messages, by the rank that they go to.
+    pub(crate) sending: Vec<Queue>,
+    /// Messages, by the rank that they come from.
+    pub(crate) receiving: Vec<Queue>,
+}
+
+impl Started {
+    pub(crate) fn new(ranks: usize) -> Started {
+        let queues = || (0..ranks).map(|_| Queue::default()).collect();
+        Started { operations: Queue::default(), sending: queues(), receiving: queues() }
+    }
+
+    /// Waits until everything that has been started before is over, as [`Queue::drain`] does.
+    pub(crate) fn drain(&self, group: &Arc<Inner>, op: &'static str, deadline: Deadline) -> Result<()> {
+        let all = [&self.operations].into_iter().chain(&self.sending).chain(&self.receiving);
+        all.into_iter().try_for_each(|queue| queue.drain(group, op, deadline))
+    }
+}
+
+/// What has been started and is not over: first in, first out, moved by one thread, which there is from the first
 /// start on. What is pending holds the group, and lets go of it before its result is there: who has all results and drops
 /// the group has left it then, and not when that thread comes to it.
 #[derive(Default)]
@@ -170,10 +193,7 @@ impl Queue {
         op: &'static str,
         run: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<Work<T>> {
-        if is_forked() {
-            // The thread that would do it is the parent's.
-            return Err(Error::Forked);
-        }
+        refuse_forked()?;
         let place = Arc::new(OneShot::default());
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = match &*worker {
@@ -197,14 +217,12 @@ impl Queue {
         Ok(Work { place, op, taken: false })
     }
 
-    /// Waits until what has been started before is over: a blocking operation goes behind it.
+    /// Waits until what has been started before is over: what blocks goes behind it.
     ///
     /// # Errors
     /// [`Error::Timeout`] if it is not by then; what has ended the team, if anything has; [`Error::Forked`].
     pub(crate) fn drain(&self, group: &Arc<Inner>, op: &'static str, deadline: Deadline) -> Result<()> {
-        if is_forked() {
-            return Err(Error::Forked);
-        }
+        refuse_forked()?;
         let started = Instant::now();
         if self.pending.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -216,7 +234,16 @@ impl Queue {
         // What is before it may still be on its way to hear of that.
         group.team().check(op)?;
         let before = self.pending.load(Ordering::Relaxed);
-        Err(late(group.team(), op, "the operations that were started before", before, started))
+        Err(late(group.team(), op, "what was started before", before, started))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if is_forked() {
+            // The thread is not there, and may have been in the middle of something with the channel.
+            std::mem::forget(self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }
 
@@ -230,6 +257,7 @@ fn spawn() -> Result<Sender<Job>> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::resume_unwind;
     use std::sync::mpsc::channel;
     use std::task::{Wake, Waker};
 
@@ -274,6 +302,17 @@ mod tests {
         open.send(()).unwrap();
         first.wait().unwrap();
         group.barrier(AMPLE).expect("nothing had begun");
+    }
+
+    #[test]
+    fn who_is_behind_what_was_started_hears_of_the_end_before_that_his_time_is_over() {
+        let group = alone("work-over");
+        let (open, gate) = channel::<()>();
+        let first = start(&group, move || gate.recv().map_err(|_| Error::bad_peer("a test that is gone")));
+        group.team().abort("enough");
+        assert!(matches!(group.barrier(Duration::ZERO), Err(Error::Aborted { by: 0, .. })));
+        open.send(()).unwrap();
+        first.wait().unwrap();
     }
 
     #[test]
@@ -358,7 +397,7 @@ mod tests {
 
     impl Wake for Falls {
         fn wake(self: Arc<Self>) {
-            panic!("on purpose");
+            resume_unwind(Box::new("on purpose"));
         }
     }
 

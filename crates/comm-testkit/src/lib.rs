@@ -12,6 +12,7 @@
 //! | [`values`] | values that name their origin, random bytes, strided shapes |
 //! | [`report`], [`witness`] | what a rank tells about an error, and whether it knew in time or only had no core |
 //! | [`block_on`] | runs one future |
+//! | [`forked`] | what becomes of handles in forked children |
 //! | [`probe`] | what can be seen of processes from outside |
 //!
 //! A test target is registered in `Cargo.toml` with `harness = false`, and its `main` is one call of
@@ -25,7 +26,7 @@ mod clock;
 mod ctx;
 mod eventually;
 pub mod fault;
-mod forked;
+pub mod forked;
 mod launch;
 mod layout;
 pub mod oracle;
@@ -46,7 +47,6 @@ pub use child::{Program, child_main};
 pub use clock::now_ns;
 pub use ctx::RankCtx;
 pub use eventually::eventually;
-pub use forked::in_forked_child;
 pub use launch::{Launch, LaunchError, Limit, Running, Signal};
 pub use layout::Layout;
 pub use outcome::{Exit, Note, Outcome, RankReport, RankResult, Skip, done};

@@ -20,17 +20,27 @@ use crate::sync::lock;
 const ROOM: u64 = 256;
 /// A connection is given this long before it is closed for its silence.
 const GRACE: Duration = Duration::from_millis(100);
+/// A shut door is tried again much sooner; one that was shut so long ago has nobody waiting in front of it any more.
+const LATELY: Duration = Duration::from_secs(1);
 
 /// The silent connections of this process, by token, which is the order in which they came.
 #[derive(Debug, Default)]
 pub(crate) struct Lobby {
     silent: Mutex<BTreeMap<u64, Instant>>,
+    /// When a connection could not be accepted last, and why; nothing once one could.
+    refused: Mutex<Option<(Instant, Errno)>>,
 }
 
 impl Lobby {
     /// A connection has said who it is, or is gone.
     pub(crate) fn leave(&self, token: u64) {
         self.lock().remove(&token);
+    }
+
+    /// Why connections to this process cannot be accepted, if that is so: whoever waits for somebody to come waits in vain.
+    pub(crate) fn shut(&self) -> Option<Errno> {
+        let refused = *lock(&self.refused);
+        refused.filter(|(when, _)| when.elapsed() < LATELY).map(|(_, error)| error)
     }
 
     fn is_full(&self) -> bool {
@@ -67,12 +77,16 @@ pub(crate) fn admit(
             return Keep::Later;
         }
         let socket = match listener.accept() {
-            Ok(Some(socket)) => socket,
+            Ok(Some(socket)) => {
+                *lock(&hub.lobby.refused) = None;
+                socket
+            }
             Ok(None) | Err(Errno::AGAIN) => return Keep::Yes,
             Err(error) => {
                 // Most likely there are no descriptors. He who waits goes on waiting: to be turned away would look
                 // to him as if this process had died.
                 tracing::warn!(%error, "a connection cannot be accepted now");
+                *lock(&hub.lobby.refused) = Some((Instant::now(), error));
                 make_room(hub);
                 return Keep::Later;
             }

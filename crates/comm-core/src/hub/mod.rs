@@ -101,6 +101,15 @@ pub fn is_forked() -> bool {
     fork::is_forked()
 }
 
+/// What every call looks at first that waits for anything, or takes a lock: in a forked child another thread may have held that, and
+/// whoever is waited for is not there.
+///
+/// # Errors
+/// [`Error::Forked`] in a forked child.
+pub fn refuse_forked() -> Result<()> {
+    if fork::is_forked() { Err(Error::Forked) } else { Ok(()) }
+}
+
 static HUB: Mutex<Option<Arc<Hub>>> = Mutex::new(None);
 
 impl Hub {
@@ -110,9 +119,7 @@ impl Hub {
     /// [`Error::Forked`] in a forked child; [`Error::InvalidArgument`] for a variable that cannot be used;
     /// [`Error::Io`] if the system refuses a thread, a socket or shared memory.
     pub fn get() -> Result<Arc<Hub>> {
-        if fork::is_forked() {
-            return Err(Error::Forked);
-        }
+        refuse_forked()?;
         // Before the lock: a child that is forked with the lock held must know that it is one.
         fork::arm();
         let mut slot = lock(&HUB);

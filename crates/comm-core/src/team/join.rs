@@ -245,9 +245,18 @@ impl<'a> Joining<'a> {
         }
     }
 
+    /// What is wrong with this process, if nobody can come because of that.
+    fn shut(&self) -> Option<Error> {
+        let what = || format!("joining {:?}: nobody can connect to this process", self.name);
+        self.hub.lobby.shut().map(|error| Error::io(what(), error))
+    }
+
     fn timed_out(&self) -> Error {
         if self.name_lingers {
             return Error::NameInUse { name: self.name.to_string() };
+        }
+        if let Some(error) = self.shut() {
+            return error;
         }
         let there = |rank: &usize| self.seen.get(rank).is_some_and(|when| when.elapsed() <= TOGETHER);
         let missing = (0..self.size).filter(|rank| *rank != self.rank && !there(rank));
@@ -318,6 +327,10 @@ impl<'a> Joining<'a> {
         match team.link(hub_names, &mut self.patience) {
             Ok(missing) if missing.is_empty() => {}
             Ok(missing) => {
+                if let Some(error) = self.shut() {
+                    team.release_name();
+                    return Err(error);
+                }
                 let what = "linking to the processes of the team";
                 team.give_up(self.rank, what, self.patience.waited(), missing);
             }

@@ -10,7 +10,7 @@ use super::ending::Ending;
 use super::shared::TeamShared;
 use super::{AbortHandle, Team, at};
 use crate::error::{Error, LostHow, Result};
-use crate::hub::Hub;
+use crate::hub::{Hub, refuse_forked};
 use crate::point;
 use crate::shm::fork;
 use crate::wait::{Bell, Deadline};
@@ -280,7 +280,7 @@ impl Member {
     }
 
     pub(super) fn alive(&self) -> Result<()> {
-        if fork::is_forked() { Err(Error::Forked) } else { Ok(()) }
+        refuse_forked()
     }
 
     /// Whether this rank's [`Team`] has been dropped.

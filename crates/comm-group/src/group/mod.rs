@@ -19,7 +19,7 @@ use crate::recorder::OpRecord;
 use crate::request::{Op, Request};
 use crate::same_device::{Outcome, SameDevice, Target};
 use crate::shard;
-use crate::work::{Queue, Work};
+use crate::work::{Started, Work};
 use forms::forms;
 
 /// One rank's handle to a group of ranks that do collectives together.
@@ -56,11 +56,11 @@ pub struct ThreadGroup {
     inner: Arc<Inner>,
 }
 
-/// What a group is, for its handle and for the thread that moves what has been started.
+/// What a group is, for its handle and for the threads that move what has been started.
 pub(crate) struct Inner {
     team: Team,
     backend: SameDevice,
-    queue: Queue,
+    started: Started,
 }
 
 #[cfg(test)]
@@ -71,13 +71,19 @@ impl ThreadGroup {
 }
 
 impl Inner {
+    fn new(team: Team, backend: SameDevice) -> Arc<Inner> {
+        comm_core::point!("group.made");
+        let started = Started::new(team.size());
+        Arc::new(Inner { team, backend, started })
+    }
+
     pub(crate) fn team(&self) -> &Team {
         &self.team
     }
 
     #[cfg(test)]
-    pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
+    pub(crate) fn queue(&self) -> &crate::work::Queue {
+        &self.started.operations
     }
 }
 
@@ -104,8 +110,7 @@ impl ThreadGroup {
     /// for the others.
     pub fn new(team: Team, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
         let backend = SameDevice::new(&team, deadline.into())?;
-        comm_core::point!("group.made");
-        Ok(ThreadGroup { inner: Arc::new(Inner { team, backend, queue: Queue::default() }) })
+        Ok(ThreadGroup { inner: Inner::new(team, backend) })
     }
 
     /// This rank.
@@ -176,7 +181,7 @@ impl ThreadGroup {
     /// ```
     #[doc(alias = "ncclCommFinalize")]
     pub fn close(self, deadline: impl Into<Deadline>) -> Result<()> {
-        self.after_started("close", deadline.into())
+        self.inner.started.drain(&self.inner, "close", deadline.into())
     }
 
     /// The group of those who are left: after a peer was lost or has left, the survivors call this and go on. Ranks are dense
@@ -216,11 +221,10 @@ impl ThreadGroup {
     #[doc(alias = "MPIX_Comm_shrink")]
     pub fn shrink(&self, deadline: impl Into<Deadline>) -> Result<ThreadGroup> {
         let deadline = deadline.into();
-        self.after_started("shrink", deadline)?;
+        self.inner.started.drain(&self.inner, "shrink", deadline)?;
         let build = |team: &Team, deadline| SameDevice::new(team, deadline);
         let (team, backend) = self.inner.team.shrink_with(deadline, build)?;
-        comm_core::point!("group.made");
-        Ok(ThreadGroup { inner: Arc::new(Inner { team, backend, queue: Queue::default() }) })
+        Ok(ThreadGroup { inner: Inner::new(team, backend) })
     }
 
     forms! {
@@ -265,13 +269,8 @@ impl ThreadGroup {
 impl ThreadGroup {
     fn call(&self, request: Request, target: Target<'_>, deadline: impl Into<Deadline>) -> Result<Outcome> {
         let deadline = deadline.into();
-        self.after_started(request.op.name(), deadline)?;
+        self.inner.started.operations.drain(&self.inner, request.op.name(), deadline)?;
         self.inner.backend.run(request, target, deadline)
-    }
-
-    /// Waits for what has been started: what blocks goes behind it.
-    fn after_started(&self, op: &'static str, deadline: Deadline) -> Result<()> {
-        self.inner.queue.drain(&self.inner, op, deadline)
     }
 
     /// An operation whose result goes to the caller.
@@ -292,7 +291,7 @@ impl ThreadGroup {
     ) -> Result<Work<T>> {
         let (op, deadline) = (request.op.name(), deadline.into());
         let run = move |group: &Inner| group.backend.run(request, Target::Fresh, deadline).and_then(result);
-        self.inner.queue.start(&self.inner, op, run)
+        self.inner.started.operations.start(&self.inner, op, run)
     }
 }
 

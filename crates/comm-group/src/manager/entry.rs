@@ -89,11 +89,18 @@ impl Entry {
         Maker { entry: self.clone(), rank, old, made: None }
     }
 
-    /// Makes the group for an id of this process that has not asked for it, in a thread of its own.
+    /// Makes the group for an id of this process that has not asked for it, in a thread of its own, which does `afterwards` when
+    /// it has given the entry back.
     ///
     /// Whether the id is still here is asked when its seat is marked: one that is lost is taken from those that are here, and then
     /// looked for in the seats.
-    pub(super) fn bring_in(self: &Arc<Entry>, id: usize, is_here: impl FnOnce() -> bool, deadline: Deadline) {
+    pub(super) fn bring_in(
+        self: &Arc<Entry>,
+        id: usize,
+        is_here: impl FnOnce() -> bool,
+        deadline: Deadline,
+        afterwards: impl FnOnce() + Send + 'static,
+    ) {
         let Some(rank) = self.ids.iter().position(|&other| other == id) else { return };
         let mut seats = lock(&self.seats);
         if !seats[rank].is_free() {
@@ -106,7 +113,15 @@ impl Entry {
         }
         // If it fails, the id finds out when it calls. If there is no thread for it, it has to call.
         let helper = thread::Builder::new().name("comm-groups".into());
-        let _ = helper.spawn(move || drop(maker.make(deadline)));
+        let _ = helper.spawn(move || {
+            drop(maker.make(deadline));
+            afterwards();
+        });
+    }
+
+    /// Whether there is no group of any rank, and nobody makes one.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.seats).iter().all(|seat| matches!(seat, Seat::Empty))
     }
 
     pub(super) fn is_being_made(&self) -> bool {

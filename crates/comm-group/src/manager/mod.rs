@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use comm_core::hub::{is_forked, refuse_forked};
 use comm_core::{Deadline, Result};
 
 use crate::group::ThreadGroup;
@@ -65,7 +66,8 @@ const OP: &str = "ThreadGroupManager::group";
 #[derive(Default)]
 pub struct ThreadGroupManager {
     prefix: String,
-    known: Mutex<Known>,
+    /// Threads that bring ids in hold it as well.
+    known: Arc<Mutex<Known>>,
 }
 
 /// What a manager has heard of.
@@ -76,9 +78,19 @@ struct Known {
     here: BTreeSet<usize>,
 }
 
+/// Forgets a key of which nothing is left: no group, and nobody who makes or wants one. To be called by whoever has given an entry
+/// back without a group.
+fn sweep(known: &Mutex<Known>, key: &ThreadGroupKey) {
+    let mut known = lock(known);
+    // Whoever wants a group holds its entry, which he got with this lock held.
+    if known.groups.get(key).is_some_and(|entry| Arc::strong_count(entry) == 1 && entry.is_empty()) {
+        known.groups.remove(key);
+    }
+}
+
 impl fmt::Debug for ThreadGroupManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ThreadGroupManager({:?}, {} groups)", self.prefix, lock(&self.known).groups.len())
+        write!(f, "ThreadGroupManager({:?}, {} groups)", self.prefix, self.keys().len())
     }
 }
 
@@ -91,7 +103,7 @@ impl ThreadGroupManager {
     /// A manager whose groups meet only those of managers with the same prefix: of one graph, say.
     #[doc(alias = "graph_id")]
     pub fn with_prefix(prefix: impl Into<String>) -> ThreadGroupManager {
-        ThreadGroupManager { prefix: prefix.into(), known: Mutex::default() }
+        ThreadGroupManager { prefix: prefix.into(), known: Arc::default() }
     }
 
     /// The group of a key, or of a list of ids on the CPU, for the rank that has `my_id` in it.
@@ -108,16 +120,22 @@ impl ThreadGroupManager {
         my_id: usize,
         deadline: impl Into<Deadline>,
     ) -> Result<Arc<ThreadGroup>> {
+        refuse_forked()?;
         let (key, deadline) = (key.into(), deadline.into());
         let rank = key.rank_in_group(my_id)?;
-        let entry = self.enter(key, my_id, deadline);
-        match entry.find(rank, deadline)? {
+        let entry = self.enter(key.clone(), my_id, deadline);
+        let outcome = entry.find(rank, deadline).and_then(|found| match found {
             Found::Group(group) => Ok(group),
             Found::Nothing(maker) => {
-                self.bring_in(&entry, deadline);
+                self.bring_in(&entry, &key, deadline);
                 maker.make(deadline)
             }
+        });
+        drop(entry);
+        if outcome.is_err() {
+            sweep(&self.known, &key);
         }
+        outcome
     }
 
     /// The entry of a key. An id that calls for the first time is brought into the groups that are being made.
@@ -126,41 +144,54 @@ impl ThreadGroupManager {
         let name = || format!("groups/{}|{key}", self.prefix);
         let entry =
             known.groups.entry(key.clone()).or_insert_with(|| Arc::new(Entry::new(name(), &key))).clone();
-        let others: Vec<Arc<Entry>> = if known.here.insert(my_id) {
-            known.groups.values().filter(|other| !Arc::ptr_eq(other, &entry)).cloned().collect()
+        let others: Vec<(ThreadGroupKey, Arc<Entry>)> = if known.here.insert(my_id) {
+            let others = known.groups.iter().filter(|(_, other)| !Arc::ptr_eq(other, &entry));
+            let others = others.filter(|(_, other)| other.is_being_made());
+            others.map(|(key, other)| (key.clone(), other.clone())).collect()
         } else {
             Vec::new()
         };
         drop(known);
-        for other in others.iter().filter(|other| other.is_being_made()) {
-            other.bring_in(my_id, || self.is_here(my_id), deadline);
+        for (key, other) in others {
+            self.bring_one_in(&other, &key, my_id, deadline);
+            drop(other);
+            sweep(&self.known, &key);
         }
         entry
     }
 
     /// Lets all ids of this process come to a group that is being made. Either they are known by now, or they find it when
     /// they come: it is marked before.
-    fn bring_in(&self, entry: &Arc<Entry>, deadline: Deadline) {
+    fn bring_in(&self, entry: &Arc<Entry>, key: &ThreadGroupKey, deadline: Deadline) {
         let here: Vec<usize> = lock(&self.known).here.iter().copied().collect();
-        here.into_iter().for_each(|id| entry.bring_in(id, || self.is_here(id), deadline));
+        here.into_iter().for_each(|id| self.bring_one_in(entry, key, id, deadline));
     }
 
-    fn is_here(&self, id: usize) -> bool {
-        lock(&self.known).here.contains(&id)
+    fn bring_one_in(&self, entry: &Arc<Entry>, key: &ThreadGroupKey, id: usize, deadline: Deadline) {
+        let is_here = || lock(&self.known).here.contains(&id);
+        let (known, key) = (self.known.clone(), key.clone());
+        entry.bring_in(id, is_here, deadline, move || sweep(&known, &key));
     }
 
     /// Drops what this manager holds of a group for one of its ids, so that the next call makes it anew. For groups that a
     /// rank has left.
     pub fn forget(&self, key: impl Into<ThreadGroupKey>, my_id: usize) {
+        if is_forked() {
+            return;
+        }
         let key = key.into();
         let entry = lock(&self.known).groups.get(&key).cloned();
         let taken = entry.and_then(|entry| entry.take(key.rank_of(my_id)?));
         // Outside of any lock.
         drop(taken);
+        sweep(&self.known, &key);
     }
 
-    /// The keys of all groups that have been asked for, in the order in which the groups will be dropped.
+    /// The keys of all groups that there are or that are being made, in the order in which the groups will be dropped.
     pub fn keys(&self) -> Vec<ThreadGroupKey> {
+        if is_forked() {
+            return Vec::new();
+        }
         let mut keys: Vec<_> = lock(&self.known).groups.keys().cloned().collect();
         keys.sort_by_cached_key(ToString::to_string);
         keys
@@ -196,7 +227,9 @@ impl ThreadGroupManager {
 
 impl Drop for ThreadGroupManager {
     fn drop(&mut self) {
-        self.close(|_, _| {});
+        if !is_forked() {
+            self.close(|_, _| {});
+        }
     }
 }
 
@@ -210,7 +243,7 @@ pub struct Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if !thread::panicking() {
+        if !thread::panicking() || is_forked() {
             return;
         }
         let mut known = lock(&self.manager.known);

@@ -163,10 +163,29 @@ fn a_group_that_could_not_be_made_is_tried_again() {
     assert!(started.elapsed() >= SOON);
     assert!(matches!(&error, Error::Timeout { missing, .. } if missing[0].rank == 1), "{error}");
     assert!(error.at().is_some_and(|at| at.team == "groups/retry|cpu:2[5,6]"), "{error}");
-    assert!(
-        lock(&lock(&manager.known).groups[&[5, 6].into()].seats).iter().all(|s| matches!(s, Seat::Empty))
-    );
+    assert!(manager.keys().is_empty() && lock(&manager.known).groups.is_empty());
     ids(&[5, 6], |id| assert_eq!(sum(&manager.group([5, 6], id, AMPLE).unwrap(), 1), 2));
+}
+
+#[test]
+fn nothing_is_kept_of_groups_that_could_not_be_made() {
+    let manager = ThreadGroupManager::with_prefix("nothing");
+    let kept = manager.group([5], 5, AMPLE).unwrap();
+    ids(&[5, 6], |id| {
+        for other in 7..40 {
+            // Each of them is brought into what the other wants.
+            let error = manager.group([5, 6, other], id, SOON / 50).unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        }
+    });
+    // Threads that have brought ids in may be a moment behind.
+    while lock(&manager.known).groups.len() > 1 {
+        std::thread::yield_now();
+    }
+    assert_eq!(manager.keys(), [ThreadGroupKey::from([5])]);
+    drop(kept);
+    manager.forget([5], 5);
+    assert!(manager.keys().is_empty());
 }
 
 #[test]

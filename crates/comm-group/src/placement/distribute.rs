@@ -101,23 +101,13 @@ impl MeshRank<'_> {
             .and_then(|()| self.check(part))
             .and_then(|()| placements.iter().try_for_each(can_reduce))
             .and_then(|()| on_cpu(OP, local));
-        let is_whole = |(placement, &ranks): (&Placement, &usize)| {
-            placement.is_only_a_name(ranks) || *placement == Placement::Replicate
-        };
-        // Placements that are too few are wrong, and not known to need nobody.
-        let is_whole_here =
-            placements.len() == self.mesh.ndim() && placements.iter().zip(self.mesh.shape()).all(is_whole);
-        if !is_whole_here {
-            let fields = vec![
-                ("root", root.to_string()),
-                ("shape", format!("{:?}", part.shape())),
-                ("dtype", part.dtype().to_string()),
-                ("placements", List(placements).to_string()),
-            ];
-            self.settle(Claim { op: OP, fields, note: String::new() }, complaint, deadline)?;
-        } else {
-            complaint?;
-        }
+        let fields = vec![
+            ("root", root.to_string()),
+            ("shape", format!("{:?}", part.shape())),
+            ("dtype", part.dtype().to_string()),
+            ("placements", List(placements).to_string()),
+        ];
+        self.settle(Claim { op: OP, fields, note: String::new() }, complaint, deadline)?;
         let tour = Tour::new(self, placements, found?);
         let is_needed =
             |mesh_dim: usize| tour.is_in(mesh_dim) && placements[mesh_dim] != Placement::Replicate;

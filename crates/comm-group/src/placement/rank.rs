@@ -18,7 +18,7 @@ use crate::group::ThreadGroup;
 ///
 /// All ranks of the mesh make the same calls in the same order. Each call begins with one round among all of them, in which they tell
 /// each other what they are about to do: so wrong arguments of one are an error on every rank, before anything moves, and the
-/// groups go on. Where no rank needs another there is no round either. A later error is one rank's own (a peer that
+/// groups go on. (But for a plan of local steps that is [carried out](MeshRank::carry_out).) A later error is one rank's own (a peer that
 /// died, no memory); it ends the groups of the lines through this rank, so that nobody waits for what it will not do.
 ///
 /// It keeps its groups. One that is over stays so, and what needs it fails, whatever [`Groups`] would make by then: who has not heard

@@ -1,6 +1,6 @@
 //! Carrying plans out.
 
-use comm_core::tensor::Tensor;
+use comm_core::tensor::{DType, Tensor};
 use comm_core::{Deadline, Error, Result};
 use comm_store::window::Cost;
 
@@ -16,12 +16,17 @@ const OP: &str = "redistribute";
 
 /// From one list of placements to another.
 impl MeshRank<'_> {
-    /// Places a tensor otherwise on its mesh, by the cheapest steps: [`plan`], and then [`carry_out`](MeshRank::carry_out).
+    /// Places a tensor otherwise on its mesh, by the cheapest steps: [`plan`], and its steps as
+    /// [`carry_out`](MeshRank::carry_out) takes them.
+    ///
+    /// It begins with one round of all ranks, also if all steps are local: a rank whose arguments are wrong cannot know whether the
+    /// others need it. Who has a plan of local steps and wants no round carries it out himself.
     ///
     /// The new local tensor may be a view of the old one. What a sum over several mesh dimensions rounds depends on the plan.
     ///
     /// # Errors
-    /// Those of [`plan`] and of [`carry_out`](MeshRank::carry_out).
+    /// Those of [`plan`], on the ranks whose arguments are wrong, of which the others hear as a [`Error::Mismatch`] of `arguments`; those of
+    /// [`carry_out`](MeshRank::carry_out).
     #[doc(alias = "ConvertPlacements")]
     pub fn redistribute(
         &self,
@@ -30,16 +35,12 @@ impl MeshRank<'_> {
         deadline: impl Into<Deadline>,
     ) -> Result<Distributed> {
         let deadline = deadline.into();
-        let plan = match plan(part.shape(), part.dtype(), self.mesh, part.placements(), to) {
-            Ok(plan) => plan,
-            // Those whose arguments are right hear of it, in what they take for the beginning.
-            Err(error) => {
-                let claim = Claim { op: OP, fields: vec![], note: String::new() };
-                self.settle(claim, Err(error.clone()), deadline)?;
-                return Err(error);
-            }
-        };
-        let (local, _) = self.carry_out(&plan, part.local(), deadline)?;
+        let (shape, dtype, from) = (part.shape(), part.dtype(), part.placements());
+        let plan = plan(shape, dtype, self.mesh, from, to);
+        let can_start =
+            plan.as_ref().map_err(Error::clone).and_then(|plan| self.can_start(plan, part.local()));
+        self.settle(claim(shape, dtype, from, to), can_start, deadline)?;
+        let (local, _) = self.take_steps(&plan?, part.local(), deadline)?;
         Ok(Distributed::new(local, part.shape(), to))
     }
 
@@ -61,18 +62,17 @@ impl MeshRank<'_> {
         deadline: impl Into<Deadline>,
     ) -> Result<(Tensor, Vec<Cost>)> {
         let deadline = deadline.into();
-        let complaint = self.can_start(plan, local);
+        let can_start = self.can_start(plan, local);
         if plan.steps().iter().all(|step| step.op.is_local()) {
-            complaint?;
+            can_start?;
         } else {
-            let (from, to) = (plan.from(), plan.to());
-            let fields = vec![
-                ("shape", format!("{:?}", plan.shape())),
-                ("dtype", plan.dtype().to_string()),
-                ("placements", format!("{} -> {}", List(from), List(&to))),
-            ];
-            self.settle(Claim { op: OP, fields, note: String::new() }, complaint, deadline)?;
+            let claim = claim(plan.shape(), plan.dtype(), plan.from(), &plan.to());
+            self.settle(claim, can_start, deadline)?;
         }
+        self.take_steps(plan, local, deadline)
+    }
+
+    fn take_steps(&self, plan: &Plan, local: &Tensor, deadline: Deadline) -> Result<(Tensor, Vec<Cost>)> {
         let is_needed = |mesh_dim| plan.steps().iter().any(|s| s.mesh_dim == mesh_dim && !s.op.is_local());
         self.join_lines(OP, is_needed, deadline, |lines| {
             let (mut tensor, mut costs) = (local.clone(), Vec::new());
@@ -132,4 +132,14 @@ impl MeshRank<'_> {
             (StepOp::Mask, to) => pieces::mask(tensor, to, index),
         }
     }
+}
+
+/// What ranks must say alike before they place a tensor otherwise.
+fn claim(shape: &[usize], dtype: DType, from: &[Placement], to: &[Placement]) -> Claim {
+    let fields = vec![
+        ("shape", format!("{shape:?}")),
+        ("dtype", dtype.to_string()),
+        ("placements", format!("{} -> {}", List(from), List(to))),
+    ];
+    Claim { op: OP, fields, note: String::new() }
 }

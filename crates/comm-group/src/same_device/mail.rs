@@ -11,23 +11,29 @@
 //!
 //! A sender that gives up has withdrawn the message for good; or finds it claimed, and then waits for the receiver to have
 //! it, which is a copy away. Pairs count their messages, so that an answer is not taken for that of another.
+//!
+//! Any number of threads of a rank may receive at once, of one sender or of all: a message is his who claims it. So nobody holds
+//! anything while he looks, and nobody looks in vain for what another thread has in its hands and gives back.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::fmt::{self, Display};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use comm_core::tensor::{DType, Layout, Tensor};
 use comm_core::{Deadline, Error, Result, point};
+use comm_store::NotifyOp;
 use comm_store::window::Signals;
-use comm_store::{Cmp, NotifyOp};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::exchange::Kept;
 use super::letters::CARRIED;
 use super::{Input, Outcome, SameDevice, Target, out_code, produce};
 use crate::agreement::{Descriptor, Saying};
 use crate::request::{Op, Request};
-use crate::turn::{Held, Turn, late};
+use crate::turn::Turn;
 
-/// How long a sender whose time is over waits for a receiver that has claimed the message. It copies, unless it is stopped.
+/// How long a message that has been claimed is waited for when the time of who sends or receives it is over. It is a copy away,
+/// unless the other one is stopped.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Bytes of a box: a letter's descriptor and its tensor.
@@ -51,14 +57,27 @@ fn next(number: i32) -> i32 {
     if number >= i32::MAX >> 3 { 1 } else { number + 1 }
 }
 
+/// What is to be sent: dense, and where the receiver can reach it.
+pub(super) struct Parcel {
+    dense: Tensor,
+    is_small: bool,
+    to: usize,
+}
+
+/// A message that is there for the thread that has found it.
+enum Found {
+    /// In the box, with this number.
+    Claimed(i32),
+    /// Received before, by an exchange that failed.
+    Kept(Tensor),
+}
+
 /// What this rank remembers of each peer.
 pub(super) struct Mail {
     /// The last message that was sent to a peer. Held while one is on its way: one at a time.
     sent: Vec<Turn<Sent>>,
-    /// Held while one is taken from a peer.
-    taking: Vec<Turn<()>>,
-    /// Threads that take from whoever has sent: they pass over what is held, and must be told when it no longer is.
-    from_any: AtomicUsize,
+    /// What was received in exchanges that could not send.
+    pub(super) kept: Vec<Kept>,
     /// The rounds in which messages have been exposed.
     rounds: AtomicU64,
 }
@@ -74,71 +93,8 @@ impl Mail {
     pub(super) fn new(ranks: usize) -> Mail {
         Mail {
             sent: (0..ranks).map(|_| Turn::default()).collect(),
-            taking: (0..ranks).map(|_| Turn::default()).collect(),
-            from_any: AtomicUsize::new(0),
+            kept: (0..ranks).map(|_| Kept::default()).collect(),
             rounds: AtomicU64::new(0),
-        }
-    }
-}
-
-/// A thread in `recv_any`.
-struct FromAny<'a>(&'a AtomicUsize);
-
-impl<'a> FromAny<'a> {
-    fn new(count: &'a AtomicUsize) -> FromAny<'a> {
-        count.fetch_add(1, Ordering::Relaxed);
-        // Of this fence and the one in `Taking::drop` one comes first: either the turn is seen to be free, or this thread
-        // is seen, and the bell rung after it was read.
-        fence(Ordering::SeqCst);
-        FromAny(count)
-    }
-}
-
-impl Drop for FromAny<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The looks of one receiver.
-struct Looks {
-    op: &'static str,
-    started: Instant,
-    deadline: Deadline,
-    late: u32,
-}
-
-impl Looks {
-    fn new(op: &'static str, deadline: Deadline) -> Looks {
-        Looks { op, started: Instant::now(), deadline, late: 0 }
-    }
-
-    /// Something has changed. That is worth a look also when time is up, but not for as long as a peer likes that changes
-    /// it again and again.
-    fn one_more(&mut self, device: &SameDevice, what: &str) -> Result<()> {
-        const LATE: u32 = 3;
-        self.late += u32::from(self.deadline.has_passed());
-        if self.late > LATE {
-            return Err(late(device.window.context(), self.op, what, 0, self.started));
-        }
-        Ok(())
-    }
-}
-
-/// The turn to take from a peer. While it was held, a message may have come and rung, and been passed over.
-struct Taking<'a> {
-    device: &'a SameDevice,
-    held: Option<Held<'a, ()>>,
-}
-
-impl Drop for Taking<'_> {
-    fn drop(&mut self) {
-        drop(self.held.take());
-        fence(Ordering::SeqCst);
-        if self.device.mail.from_any.load(Ordering::Relaxed) > 0 {
-            let me = self.device.window.rank();
-            // If the team is over, who waits hears of that.
-            let _ = self.device.doorbell().and_then(|bell| bell.notify(me, &[0], 1, NotifyOp::Add));
         }
     }
 }
@@ -149,7 +105,7 @@ impl SameDevice {
         2 * n + 1
     }
 
-    fn boxes(&self) -> Result<Signals<'_>> {
+    pub(super) fn boxes(&self) -> Result<Signals<'_>> {
         let n = self.window.nranks();
         self.window.signals_from(n, &[n])
     }
@@ -159,7 +115,7 @@ impl SameDevice {
         self.window.signals_from(2 * n, &[n])
     }
 
-    fn doorbell(&self) -> Result<Signals<'_>> {
+    pub(super) fn doorbell(&self) -> Result<Signals<'_>> {
         self.window.signals_from(3 * self.window.nranks(), &[1])
     }
 
@@ -169,7 +125,8 @@ impl SameDevice {
         2 * n * super::letters::bytes(n) + sender * BOX
     }
 
-    fn peer(&self, op: &'static str, peer: usize) -> Result<()> {
+    /// Whether there can be messages to or from a rank.
+    pub(crate) fn peer(&self, op: &'static str, peer: usize) -> Result<()> {
         let n = self.window.nranks();
         if peer >= n || peer == self.window.rank() {
             return Err(Error::invalid(op, format!("rank {peer}: another rank of {n} sends or receives")));
@@ -177,34 +134,30 @@ impl SameDevice {
         Ok(())
     }
 
-    /// Whether these are a rank to send this to, and one to receive from.
-    pub(crate) fn check_message(
-        &self,
-        op: &'static str,
-        to: Option<(usize, &Tensor)>,
-        from: Option<usize>,
-    ) -> Result<()> {
-        to.map(|(to, _)| to).into_iter().chain(from).try_for_each(|peer| self.peer(op, peer))?;
-        self.window.context().check(op)?;
-        match to.filter(|(_, tensor)| !tensor.device().is_cpu()) {
-            Some((_, tensor)) => {
-                let (seen, expected) = (tensor.device().to_string(), "cpu".to_string());
-                Err(Error::DeviceMismatch { op, seen, expected })
-            }
-            None => Ok(()),
-        }
-    }
-
     /// Sends a tensor to a rank, and waits until that has it.
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
-        self.tell_end(self.deliver(tensor, to, deadline))
+        self.deliver(&self.pack("send", tensor, to)?, deadline)
     }
 
-    fn deliver(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
-        const OP: &str = "send";
-        self.check_message(OP, Some((to, tensor)), None)?;
+    /// What is to be sent, where the receiver can reach it. After this nothing can be wrong with the arguments.
+    pub(super) fn pack(&self, op: &'static str, tensor: &Tensor, to: usize) -> Result<Parcel> {
+        self.peer(op, to)?;
+        self.window.context().check(op)?;
+        if !tensor.device().is_cpu() {
+            let (seen, expected) = (tensor.device().to_string(), "cpu".to_string());
+            return Err(Error::DeviceMismatch { op, seen, expected });
+        }
         let is_small = tensor.nbytes() <= CARRIED;
-        let dense = self.dense(tensor, is_small)?;
+        Ok(Parcel { dense: self.dense(tensor, is_small)?, is_small, to })
+    }
+
+    pub(super) fn deliver(&self, parcel: &Parcel, deadline: Deadline) -> Result<()> {
+        self.tell_end(self.post(parcel, deadline))
+    }
+
+    fn post(&self, parcel: &Parcel, deadline: Deadline) -> Result<()> {
+        const OP: &str = "send";
+        let &Parcel { ref dense, is_small, to } = parcel;
         let member = self.window.context();
         let behind = || format!("the message to rank {to} of another thread");
         let mut turn = self.mail.sent[to].hold(member, OP, behind, deadline)?;
@@ -220,10 +173,10 @@ impl SameDevice {
         let round = self.mail.rounds.fetch_add(1, Ordering::Relaxed) + 1;
         let exposed = match is_small {
             true => None,
-            false => Some(self.window.expose(super::SLOTS + to, round, &dense)?),
+            false => Some(self.window.expose(super::SLOTS + to, round, dense)?),
         };
         let saying = Saying { carried: is_small.then(|| dense.nbytes()), ..Saying::default() };
-        let descriptor = Descriptor::new(round, &Request::new(Op::AllGatherVec, Some(&dense)), saying);
+        let descriptor = Descriptor::new(round, &Request::new(Op::AllGatherVec, Some(dense)), saying);
         let (me, at) = (self.window.rank(), self.box_at(self.window.rank()));
         self.window.write_bytes(to, at, descriptor.as_bytes())?;
         if is_small {
@@ -253,7 +206,7 @@ impl SameDevice {
                 rank: to,
                 field: "message",
                 theirs: "a buffer of another shape or dtype".into(),
-                others: format!("{} {:?}", tensor.dtype(), tensor.shape()),
+                others: format!("{} {:?}", dense.dtype(), dense.shape()),
                 at: Box::default(),
             }),
             FAILED => Err(Error::bad_peer(format!("rank {to} has failed to take the message"))),
@@ -266,16 +219,15 @@ impl SameDevice {
         let answers = self.answers()?;
         // It is the only one on its way, so the cell holds an older answer or this one.
         let old = answers.read(&[to])?;
-        let seen = if old >> 2 == number {
-            old
-        } else {
-            let answered = answers.wait(&[to], Cmp::Ne, old, Some(to), deadline);
-            answered.map_err(|error| told("send", &format!("rank {to} to take the message"), error))?
+        let other =
+            |seen| Error::bad_peer(format!("rank {to} answers message {} and not {number}", seen >> 2));
+        let look = |seen| match seen {
+            seen if seen >> 2 == number => Some(Ok(seen & 3)),
+            seen if seen == old => None,
+            seen => Some(Err(other(seen))),
         };
-        if seen >> 2 != number {
-            return Err(Error::bad_peer(format!("rank {to} answers message {} and not {number}", seen >> 2)));
-        }
-        Ok(seen & 3)
+        let what = fmt::from_fn(|f| write!(f, "send: rank {to} to take the message"));
+        await_one(&answers, to, &what, Some(to), look, deadline)
     }
 
     /// Receives the next message of a rank.
@@ -285,25 +237,13 @@ impl SameDevice {
 
     fn receive(&self, from: usize, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
         const OP: &str = "recv";
-        self.check_message(OP, None, Some(from))?;
-        let behind = || format!("another thread that receives from rank {from}");
-        let held = self.mail.taking[from].hold(self.window.context(), OP, behind, deadline)?;
-        let _taking = Taking { device: self, held: Some(held) };
-        let (boxes, mut looks) = (self.boxes()?, Looks::new(OP, deadline));
-        let what = format!("a message of rank {from}");
-        loop {
-            let seen = boxes.read(&[from])?;
-            if seen & 3 == POSTED {
-                // A sender that has just given up is one that has not sent.
-                if boxes.replace(self.window.rank(), &[from], seen, (seen & !3) | CLAIMED)? == seen {
-                    return self.take(from, seen >> 2, target);
-                }
-            } else {
-                let waited = boxes.wait(&[from], Cmp::Ne, seen, Some(from), deadline);
-                waited.map_err(|error| told(OP, &what, error))?;
-            }
-            looks.one_more(self, &what)?;
-        }
+        self.peer(OP, from)?;
+        self.window.context().check(OP)?;
+        let boxes = self.boxes()?;
+        let what = fmt::from_fn(|f| write!(f, "{OP}: a message of rank {from}"));
+        let look = |seen| self.find(&boxes, from, seen).transpose();
+        let found = await_one(&boxes, from, &what, Some(from), look, deadline)?;
+        self.take(from, found, target, deadline)
     }
 
     /// Receives the next message of any rank.
@@ -315,30 +255,39 @@ impl SameDevice {
         const OP: &str = "recv_any";
         self.window.context().check(OP)?;
         let (me, n) = (self.window.rank(), self.window.nranks());
-        let (boxes, bell, mut looks) = (self.boxes()?, self.doorbell()?, Looks::new(OP, deadline));
-        let _from_any = FromAny::new(&self.mail.from_any);
-        loop {
-            // The bell first: who posts after this look rings after it.
-            let rung = bell.read(&[0])?;
-            for from in (1..n).map(|i| (me + i) % n) {
-                let Some(held) = self.mail.taking[from].try_hold() else { continue };
-                let seen = boxes.read(&[from])?;
-                let claim = (seen & !3) | CLAIMED;
-                if seen & 3 == POSTED && boxes.replace(me, &[from], seen, claim)? == seen {
-                    let _taking = Taking { device: self, held: Some(held) };
-                    return Ok((from, self.take(from, seen >> 2, Target::Fresh)?));
-                }
-            }
-            let waited = bell.wait(&[0], Cmp::Ne, rung, None, deadline);
-            waited.map_err(|error| told(OP, ANY, error))?;
-            looks.one_more(self, ANY)?;
-        }
+        let (boxes, bell) = (self.boxes()?, self.doorbell()?);
+        // Who posts rings afterwards, so a message that comes after a look is looked for again.
+        let look = |_rung| {
+            let find = |from| Ok(self.find(&boxes, from, boxes.read(&[from])?)?.map(|found| (from, found)));
+            (1..n).map(|i| (me + i) % n).find_map(|from| find(from).transpose())
+        };
+        let what = fmt::from_fn(|f| write!(f, "{OP}: a message of any rank"));
+        let (from, found) = await_one(&bell, 0, &what, None, look, deadline)?;
+        Ok((from, self.take(from, found, Target::Fresh, deadline)?))
     }
 
-    /// Takes a message that has been claimed, and answers.
-    fn take(&self, from: usize, number: i32, target: Target<'_>) -> Result<Outcome> {
+    /// The next message of a rank, whose box holds `seen`: one that was kept, or the one in the box, which this claims. Nothing, if
+    /// there is none, or another thread has been faster, or a sender who has just given up, which is one that has not sent.
+    fn find(&self, boxes: &Signals<'_>, from: usize, seen: i32) -> Result<Option<Found>> {
+        if let Some(tensor) = self.mail.kept[from].take() {
+            return Ok(Some(Found::Kept(tensor)));
+        }
+        if seen & 3 != POSTED {
+            return Ok(None);
+        }
+        let number = seen >> 2;
+        let held = boxes.replace(self.window.rank(), &[from], seen, word(number, CLAIMED))?;
+        Ok((held == seen).then_some(Found::Claimed(number)))
+    }
+
+    /// Takes a message that has been found, and answers who waits for that.
+    fn take(&self, from: usize, found: Found, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
+        let number = match found {
+            Found::Claimed(number) => number,
+            Found::Kept(tensor) => return self.unpack(from, tensor, target),
+        };
         point!("group.claimed");
-        let outcome = self.read_message(from, target);
+        let outcome = self.read_message(from, target, deadline);
         let answer = match &outcome {
             Ok(_) => TAKEN,
             Err(Error::Mismatch { .. }) => REFUSED,
@@ -352,7 +301,7 @@ impl SameDevice {
         outcome
     }
 
-    fn read_message(&self, from: usize, target: Target<'_>) -> Result<Outcome> {
+    fn read_message(&self, from: usize, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
         let (me, at) = (self.window.rank(), self.box_at(from));
         let mut bytes = [0; Descriptor::BYTES];
         self.window.read_bytes(me, at, &mut bytes)?;
@@ -361,20 +310,12 @@ impl SameDevice {
         descriptor.check_layout(from)?;
         let (dtype, shape) = (descriptor.dtype().ok_or_else(bad)?, descriptor.shape().ok_or_else(bad)?);
         let len = nbytes(&shape, dtype).ok_or_else(bad)?;
-        if let Target::Given(out) = &target
-            && out_code(out.shape(), out.dtype()) != out_code(&shape, dtype)
-        {
-            return Err(Error::Mismatch {
-                rank: from,
-                field: "message",
-                theirs: format!("{dtype} {shape:?}"),
-                others: format!("a buffer of {} {:?}", out.dtype(), out.shape()),
-                at: Box::default(),
-            });
-        }
+        fits(from, &shape, dtype, &target)?;
         let input = match descriptor.carried() {
             None => {
-                let region = self.window.region(from, super::SLOTS + me, descriptor.seq(), GRACE)?;
+                // Claimed, it is lost if it is not taken: so there is time for it, also when that of the receiver is over.
+                let deadline = if deadline.remaining() > GRACE { deadline } else { GRACE.into() };
+                let region = self.window.region(from, super::SLOTS + me, descriptor.seq(), deadline)?;
                 region.expect_len(len)?;
                 Input::Region(region)
             }
@@ -392,22 +333,38 @@ impl SameDevice {
     }
 }
 
-const ANY: &str = "a message of any rank";
-
-/// What was waited for, in place of the signal that would have told of it.
-fn told(op: &'static str, what: &str, mut error: Error) -> Error {
-    match &mut error {
-        Error::Timeout { what: waited_for, seen, expected, at, .. } => {
-            *waited_for = format!("{op}: {what}");
-            (*seen, *expected) = (0, 1);
-            at.op = op.into();
+/// Whether a message goes into the caller's buffer.
+pub(super) fn fits(from: usize, shape: &[usize], dtype: DType, target: &Target<'_>) -> Result<()> {
+    match target {
+        Target::Given(out) if out_code(out.shape(), out.dtype()) != out_code(shape, dtype) => {
+            Err(Error::Mismatch {
+                rank: from,
+                field: "message",
+                theirs: format!("{dtype} {shape:?}"),
+                others: format!("a buffer of {} {:?}", out.dtype(), out.shape()),
+                at: Box::default(),
+            })
         }
-        Error::PeerLost { at, .. } | Error::PeerLeft { at, .. } | Error::Aborted { at, .. } => {
-            at.op = format!("{op}: {what}");
-        }
-        _ => {}
+        Target::Given(_) | Target::Fresh => Ok(()),
     }
-    error
+}
+
+/// Waits until `look` finds a message, or the answer to one; a time-out says how many have come, and not what is in a cell.
+fn await_one<T>(
+    signals: &Signals<'_>,
+    cell: usize,
+    what: &dyn Display,
+    from: Option<usize>,
+    look: impl FnMut(i32) -> Option<Result<T>>,
+    deadline: Deadline,
+) -> Result<T> {
+    let found = signals.wait_for(&[cell], what, from, 1, look, deadline);
+    found.map_err(|mut error| {
+        if let Error::Timeout { seen, .. } = &mut error {
+            *seen = 0;
+        }
+        error
+    })?
 }
 
 /// The bytes of a dense tensor, if there can be one.

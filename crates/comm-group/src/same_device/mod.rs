@@ -10,6 +10,7 @@
 //! **In place.** Larger inputs are exposed instead, and each rank pulls what it needs. At the end all meet once more:
 //! only then may inputs change. Between processes nobody ever writes into memory of another but for the window.
 
+mod exchange;
 mod input;
 mod letters;
 mod mail;

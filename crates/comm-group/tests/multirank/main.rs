@@ -9,31 +9,38 @@
 
 mod call;
 mod collective;
+mod exchange;
 mod fault;
-mod mailbox;
+mod forked;
 mod manager;
 mod message;
 mod placement;
+mod receivers;
 mod recorder;
 mod shrink;
+mod started;
 mod support;
 
 fn main() -> std::process::ExitCode {
     let cases = [
         collective::cases(),
         message::cases(),
-        mailbox::cases(),
+        receivers::cases(),
+        exchange::cases(),
+        started::cases(),
         placement::cases(),
         fault::cases(),
+        forked::cases(),
         manager::cases(),
         shrink::cases(),
         recorder::cases(),
     ];
     let programs = [
         collective::PROGRAMS,
-        mailbox::PROGRAMS,
+        receivers::PROGRAMS,
         placement::PROGRAMS,
         fault::PROGRAMS,
+        forked::PROGRAMS,
         manager::PROGRAMS,
         shrink::PROGRAMS,
         recorder::PROGRAMS,

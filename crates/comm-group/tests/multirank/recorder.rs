@@ -7,6 +7,7 @@ use comm_core::Error;
 use comm_core::tensor::Tensor;
 use comm_group::{OpState, ReduceOp};
 use comm_testkit::{Case, LauncherCtx, Outcome, Program, RankCtx, RankResult, check, check_eq, done};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::support::{Any, group};
@@ -24,6 +25,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "recorded", run: recorded },
     Program { name: "recorded-leaving", run: leaving },
     Program { name: "recorded-receiving", run: receiving },
+    Program { name: "recorded-small-files", run: small_files },
 ];
 
 pub fn cases() -> Vec<Case> {
@@ -35,6 +37,7 @@ pub fn cases() -> Vec<Case> {
         case("dump/-/-/no-folder", no_folder),
         case("dump/-/-/rank-that-left", left),
         case("dump/-/-/inside-a-message", inside_a_message),
+        case("dump/-/-/file-size-limit", file_size_limit),
     ]
 }
 
@@ -238,6 +241,35 @@ fn inside_a_message(ctx: &LauncherCtx) -> RankResult {
         check_eq!(dump.operations.len(), 1, "the barrier; messages are no operations of all");
         check!(dump.end["error"].as_str().is_some_and(|error| error.contains("enough")), "{}", dump.end);
     }
+    done()
+}
+
+/// The group ends when files of this process may be no larger than a part of what is to be written.
+fn small_files(ctx: &RankCtx) -> RankResult {
+    let group = group(ctx, "g")?;
+    for _ in 0..KEPT {
+        group.barrier(SOON)?;
+    }
+    let limit = Rlimit { current: Some(10_000), ..getrlimit(Resource::Fsize) };
+    setrlimit(Resource::Fsize, limit)?;
+    // All have it by then. Who is slow hears of the end inside of this one.
+    let met = group.barrier(SOON);
+    if ctx.rank() == STUCK {
+        group.abort_handle().abort("enough");
+    }
+    let over = met.and_then(|()| group.barrier(SOON));
+    check!(matches!(over, Err(Error::Aborted { by: STUCK, .. })), "{over:?}");
+    done()
+}
+
+/// To go over the limit would be a signal, and half a file.
+fn file_size_limit(ctx: &LauncherCtx) -> RankResult {
+    let folder = tempfile::tempdir()?;
+    let launch = ctx.launch("recorded-small-files").env("COMM_DUMP_DIR", folder.path().to_string_lossy());
+    for report in launch.limit(SOON).run(SOON)? {
+        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
+    }
+    check_eq!(std::fs::read_dir(folder.path())?.count(), 0);
     done()
 }
 

@@ -11,7 +11,7 @@ use super::fetched::Fetched;
 use super::loan::Lease;
 use super::order::{order, waiting_for};
 use super::record::Published;
-use super::team_store::{Entry, Inner, Key, counting, over_finished, was_reset};
+use super::team_store::{Entry, Inner, Key, counting, over_finished};
 use crate::directory::readers;
 use crate::memory::Memory;
 

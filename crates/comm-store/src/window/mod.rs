@@ -18,7 +18,7 @@ mod view;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use comm_core::hub::is_forked;
+use comm_core::hub::refuse_forked;
 use comm_core::team::{BOARD_BYTES, Member, OpGuard, odd_one_out};
 use comm_core::wait::Cell;
 use comm_core::{Deadline, Error, Result, point};
@@ -294,7 +294,8 @@ impl Window {
     }
 
     fn reached(&self, rank: usize) -> Result<&Part> {
-        if is_forked() { Err(Error::Forked) } else { self.part(rank) }
+        refuse_forked()?;
+        self.part(rank)
     }
 
     /// Before this rank touches memory of others without waiting for anything: whether there is still a team.

@@ -153,16 +153,46 @@ impl<'w> Signals<'w> {
         from: Option<usize>,
         deadline: impl Into<Deadline>,
     ) -> Result<i32> {
-        let word = self.awaited("Signals::wait", cell, from)?;
         let what = Wanted { cell, cmp, expected };
-        let ready = |seen: u64| {
-            let seen = signal::low_half(seen);
-            cmp.holds(seen, expected).then_some(seen)
-        };
-        let seen = self.window.member.wait(&what, word, from, expected.into(), ready, deadline);
-        let seen = seen.map_err(as_signal)?;
+        self.wait_for(cell, &what, from, expected, |seen| cmp.holds(seen, expected).then_some(seen), deadline)
+    }
+
+    /// Waits until `look` finds something, and returns that. It is asked at once, and again whenever the cell has been notified:
+    /// for what a signal announces, and several threads of this rank take from each other, so that a value of the cell does not
+    /// say whether it is still there. `what` is for messages, as is `expected`; `from` is as in [`wait`](Signals::wait).
+    ///
+    /// It looks at the clock however often the cell changes.
+    ///
+    /// ```
+    /// # use comm_core::{Deadline, team::Team};
+    /// # use comm_store::{NotifyOp, Window, window::WindowSpec};
+    /// # use std::sync::Mutex;
+    /// let team = Team::join("wait-for-example", 0, 1, Deadline::default())?;
+    /// let window = Window::alloc(&team, WindowSpec::bytes(0).signals(1), Deadline::default())?;
+    /// let (bell, tasks) = (window.signals(&[1])?, Mutex::new(vec!["first", "second"]));
+    /// bell.notify(0, &[0], 1, NotifyOp::Add)?;
+    /// let task = || tasks.lock().unwrap().pop();
+    /// assert_eq!(bell.wait_for(&[0], &"a task", None, 1, |_rung| task(), Deadline::default())?, "second");
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`wait`](Signals::wait).
+    pub fn wait_for<T>(
+        &self,
+        cell: &[usize],
+        what: &dyn fmt::Display,
+        from: Option<usize>,
+        expected: i32,
+        mut look: impl FnMut(i32) -> Option<T>,
+        deadline: impl Into<Deadline>,
+    ) -> Result<T> {
+        let word = self.awaited("Signals::wait_for", cell, from)?;
+        let ready = |seen: u64| look(signal::low_half(seen));
+        let found = self.window.member.wait(what, word, from, expected.into(), ready, deadline);
+        let found = found.map_err(as_signal)?;
         self.window.counters.waited();
-        Ok(seen)
+        Ok(found)
     }
 
     /// [`wait`](Signals::wait) as a future, for any executor, which borrows nothing; dropping it ends the wait.

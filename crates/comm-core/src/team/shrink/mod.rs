@@ -75,6 +75,8 @@ impl Control {
     }
 
     fn standing(&self) -> Standing {
+        // The word changes a few times in all, so one that does not come to rest is a peer's that scribbles: then any set will do.
+        let mut left = 1000;
         loop {
             let word = self.successor();
             let all = 0..self.size();
@@ -89,7 +91,8 @@ impl Control {
             };
             fence(Ordering::Acquire);
             let now = self.successor();
-            if now == word || now == word.confirmed() {
+            left -= 1;
+            if now == word || now == word.confirmed() || left == 0 {
                 return Standing { word: now, members };
             }
         }

@@ -1,18 +1,18 @@
 //! A forked child of a member is no member: it is told so, and disturbs nobody.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use comm_core::Error;
 use comm_core::hub::Hub;
 use comm_core::shm::Block;
 use comm_core::team::{BOARD_BYTES, CellRef, OpGuard, Team};
 use comm_core::tensor::{DType, TensorBuf};
 use comm_core::wait::Cell as Word;
+use comm_core::{Deadline, Error};
+use comm_testkit::forked::in_child;
 use comm_testkit::{Case, LauncherCtx, RankCtx, RankResult, check, check_eq, done};
 use serde_json::json;
 
@@ -23,7 +23,32 @@ pub fn cases() -> Vec<Case> {
         Case::launcher("fault", "fork/under-load", under_load)
             .worlds(|world| world == 3)
             .limit(Duration::from_secs(120)),
+        Case::launcher("fault", "fork/deadlines-pass", deadlines_pass).worlds(|world| world == 2),
     ]
+}
+
+fn deadlines_pass(ctx: &LauncherCtx) -> RankResult {
+    for report in ctx.launch("fault.forker-waits").limit(SOON).run(SOON)? {
+        check!(report.outcome.is_ok(), "rank {}: {} {:?}", report.rank, report.outcome, report.detail);
+    }
+    done()
+}
+
+/// A child looks at its deadlines so seldom that its parent would take each pause for time in which it was stopped.
+pub fn forker_waits(ctx: &RankCtx) -> RankResult {
+    let team = Team::join("forkers-wait", ctx.rank(), ctx.world(), SOON)?;
+    let before = Deadline::from(Duration::from_millis(500));
+    let child = in_child(|_| {
+        let after = Deadline::from(Duration::from_millis(500));
+        let passed = (0..8).any(|_| {
+            std::thread::sleep(Duration::from_millis(400));
+            before.has_passed() && after.has_passed()
+        });
+        i32::from(!passed)
+    })?;
+    check_eq!(child.exit, Some(0));
+    team.barrier(SOON)?;
+    done()
 }
 
 fn under_load(ctx: &LauncherCtx) -> RankResult {
@@ -118,32 +143,17 @@ fn load<'a>(team: &'a Team, over: &'a AtomicBool) -> Vec<Work<'a>> {
 
 fn fork_often(ctx: &RankCtx, team: &Team) -> RankResult {
     let forks = ctx.args()["forks"].as_u64().ok_or("no number")?;
-    // A cell, and the last step of the child, who shares this memory.
-    let block = Arc::new(team.hub().windows().alloc_zeroed(128)?);
+    let block = Arc::new(team.hub().windows().alloc_zeroed(64)?);
     let inside = Team::join("inside", 0, 1, SOON)?;
     for i in 0..forks {
-        let held = Held::make(team, &block)?;
-        let op = inside.begin("inside", SOON)?;
-        // SAFETY: the child runs this program's code, which in the fork of a process with threads must not wait for a
-        // lock that another thread held; that it does not is what is tested, and a child that hangs is killed.
-        let pid = unsafe { libc::fork() };
-        if pid < 0 {
-            return Err(std::io::Error::last_os_error().into());
-        }
-        if pid == 0 {
-            let code =
-                catch_unwind(AssertUnwindSafe(|| in_child(team, held, op, i, &step(&block)))).unwrap_or(99);
-            // SAFETY: it takes no pointers and does not return.
-            unsafe { libc::_exit(code) };
-        }
-        let status = await_child(pid)?;
-        let reached = block.typed::<AtomicU64>(64)?.load(Ordering::Relaxed);
-        check_eq!(status, Some(0), "fork {i}, the child having come to step {reached}");
+        let (mut held, mut op) = (Some(Held::make(team, &block)?), Some(inside.begin("inside", SOON)?));
+        let child = in_child(|at| check_handles(team, held.take(), op.take(), i, at))?;
+        check_eq!(child.exit, Some(0), "fork {i}, the child having come to step {}", child.step);
         // The team goes on.
         team.exchange(&[0; BOARD_BYTES], SOON)?;
-        op.finish();
+        op.ok_or("only the child has taken it")?.finish();
         inside.barrier(SOON)?;
-        held.check()?;
+        held.ok_or("only the child has taken it")?.check()?;
     }
     done()
 }
@@ -183,12 +193,15 @@ impl Held {
     }
 }
 
-fn step(block: &Block) -> impl Fn(u64) {
-    |step| block.typed::<AtomicU64>(64).unwrap().store(step, Ordering::Relaxed)
-}
-
 /// The child's code: 0, or the step that went wrong.
-fn in_child(team: &Team, mut held: Held, mut op: OpGuard<'_>, turn: u64, at: &dyn Fn(u64)) -> i32 {
+fn check_handles(
+    team: &Team,
+    held: Option<Held>,
+    op: Option<OpGuard<'_>>,
+    turn: u64,
+    at: &dyn Fn(u64),
+) -> i32 {
+    let (Some(mut held), Some(mut op)) = (held, op) else { return 98 };
     let soon = Duration::from_secs(1);
     let forked = |error: Option<Error>| matches!(error, Some(Error::Forked));
     let mut checks: Vec<Box<dyn FnMut() -> bool + '_>> = vec![
@@ -252,28 +265,4 @@ fn in_child(team: &Team, mut held: Held, mut op: OpGuard<'_>, turn: u64, at: &dy
     drop(unsafe { std::ptr::read(team) });
     at(54);
     std::process::exit(0);
-}
-
-/// The exit code; `None` if it was killed, by a signal or because it hung.
-fn await_child(pid: libc::pid_t) -> std::io::Result<Option<i32>> {
-    let began = Instant::now();
-    let mut killed = false;
-    loop {
-        let mut status = 0;
-        // SAFETY: the second argument points to an integer of this frame.
-        match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
-            0 => {}
-            n if n == pid => {
-                let exited = libc::WIFEXITED(status) && !killed;
-                return Ok(exited.then(|| libc::WEXITSTATUS(status)));
-            }
-            _ => return Err(std::io::Error::last_os_error()),
-        }
-        if began.elapsed() > Duration::from_secs(20) && !killed {
-            killed = true;
-            // SAFETY: no pointers; the child is not reaped yet, so the id is its own.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
 }

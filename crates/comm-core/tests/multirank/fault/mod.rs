@@ -20,6 +20,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "fault.leaver", run: leave::leaver },
     Program { name: "fault.awaits", run: stop::awaits },
     Program { name: "fault.forker", run: fork::forker },
+    Program { name: "fault.forker-waits", run: fork::forker_waits },
     Program { name: "fault.hoarder", run: debris::hoarder },
 ];
 

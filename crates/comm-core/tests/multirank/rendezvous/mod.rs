@@ -15,6 +15,7 @@ mod names;
 mod raw;
 mod runtime_dir;
 mod segments;
+mod starved;
 
 /// Long enough for anything that happens at all.
 const AMPLE: Duration = Duration::from_secs(25);
@@ -24,7 +25,7 @@ pub fn programs() -> Vec<Program> {
         Program { name: "rendezvous/meet", run: program_meet },
         Program { name: "rendezvous/try", run: program_try },
     ];
-    [&own[..], names::PROGRAMS, hostile::PROGRAMS].concat()
+    [&own[..], names::PROGRAMS, hostile::PROGRAMS, starved::PROGRAMS].concat()
 }
 
 pub fn cases() -> Vec<Case> {
@@ -37,6 +38,7 @@ pub fn cases() -> Vec<Case> {
         runtime_dir::cases(),
         crowd::cases(),
         segments::cases(),
+        starved::cases(),
     ]
     .concat()
 }

@@ -6,7 +6,6 @@ use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, LauncherCtx, Program};
 
 mod exit;
-mod fork;
 mod kill;
 mod late;
 mod matrix;
@@ -32,7 +31,6 @@ pub const PROGRAMS: &[Program] = &[
     memory::POOR,
     message::MESSAGE,
     retry::RETRIES,
-    fork::FORKED,
 ];
 
 /// Random numbers of a case: others for each point and layout.
@@ -50,7 +48,6 @@ pub fn cases() -> Vec<Case> {
         stop::cases(),
         memory::cases(),
         retry::cases(),
-        fork::cases(),
         message::cases(),
         matrix::cases(),
     ]

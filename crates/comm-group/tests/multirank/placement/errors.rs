@@ -16,6 +16,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         case("redistribute/-/i32/wrong-shape", |ctx| with_mesh(ctx, wrong_shape)),
         case("redistribute/-/i32/other-arguments", |ctx| with_mesh(ctx, other_arguments)),
+        case("redistribute/-/i32/wrong-where-local", |ctx| with_mesh(ctx, wrong_where_local)),
         case("redistribute/-/f32/unsupported", |ctx| with_mesh(ctx, unsupported)),
         case("redistribute/-/f32/premul-of-one", premul_of_one),
         case("distribute/-/i32/bad-root", |ctx| with_mesh(ctx, bad_root)),
@@ -90,13 +91,43 @@ fn wrong_shape(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
         }
     }
     goes_on(rank)?;
-    // Where nobody needs another, only the rank itself sees it.
-    let whole = Distributed::new(part.into_local(), &[5, 2], &to);
-    let shard = on_first(rank, Shard(0));
-    let mine = rank.redistribute(&rank.redistribute(&rows(rank, 5)?, &to, SOON)?, &shard, SOON)?;
+    goes_on(rank)
+}
+
+/// Nobody who is right needs another, and a rank that is wrong cannot know that: all hear of it, and are at the same place afterwards.
+fn wrong_where_local(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
+    let odd = ctx.world() - 1;
+    let is_odd = ctx.rank() == odd;
+    let (whole, shard) = (on_first(rank, Replicate), on_first(rank, Shard(0)));
+    let part = rank.redistribute(&rows(rank, 5)?, &whole, SOON)?;
+    let more = Distributed::new(Tensor::from_slice(&[7, 2], &[9i32; 14])?, &[5, 2], &whole);
+    let none = on_first(rank, Shard(5));
+    let outcomes = [
+        // A dimension that is not there, a local tensor that cannot be, and another root where everybody has everything.
+        rank.redistribute(&part, if is_odd { &none } else { &shard }, SOON).map(drop),
+        rank.redistribute(if is_odd { &more } else { &part }, &shard, SOON).map(drop),
+        rank.redistribute(if is_odd { &more } else { &part }, &whole, SOON).map(drop),
+        rank.collect(&part, if is_odd { 99 } else { 0 }, SOON).map(drop),
+        rank.collect(if is_odd { &more } else { &part }, 0, SOON).map(drop),
+    ];
+    for outcome in outcomes {
+        if is_odd {
+            check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
+        } else {
+            check_eq!(mismatch(outcome)?, (odd, "arguments", "invalid".to_string(), "valid".to_string()));
+        }
+    }
+    // Some do what is local, and one does not.
+    let to = on_first(rank, if is_odd { Partial(ReduceOp::Sum) } else { Shard(0) });
+    check_eq!(mismatch(rank.redistribute(&part, &to, SOON))?.1, "placements");
+    let mine = rank.redistribute(&part, &shard, SOON)?;
     check_eq!(mine.local().to_vec::<i32>()?, rows(rank, 5)?.local().to_vec::<i32>()?);
-    if ctx.rank() == odd {
-        let outcome = rank.redistribute(&whole, &shard, SOON).map(drop);
+    // Who has a plan knows that it is local, and needs nobody to carry it out.
+    if is_odd {
+        let plan = plan(&[5, 2], DType::I32, rank.mesh(), &whole, &shard)?;
+        let (local, _) = rank.carry_out(&plan, part.local(), SOON)?;
+        check!(local.bytes_equal(mine.local())?);
+        let outcome = rank.carry_out(&plan, more.local(), SOON);
         check!(matches!(outcome, Err(Error::InvalidArgument { .. })), "{outcome:?}");
     }
     goes_on(rank)

@@ -43,7 +43,6 @@ enum Moment {
 /// Rank 0 publishes, 1 and 2 read.
 const PRODUCER: usize = 0;
 const READER: usize = 1;
-const OTHER: usize = 2;
 
 /// What a survivor gets in a call. In all cells a barrier afterwards gets [`Lost`](Gets::Lost), unless the victim was
 /// stopped and goes on.
