@@ -41,6 +41,16 @@ impl SameDevice {
         from: usize,
         deadline: Deadline,
     ) -> Result<Tensor> {
+        self.tell_end(self.send_and_receive(tensor, to, from, deadline))
+    }
+
+    fn send_and_receive(
+        &self,
+        tensor: &Tensor,
+        to: usize,
+        from: usize,
+        deadline: Deadline,
+    ) -> Result<Tensor> {
         self.peer(OP, from)?;
         let parcel = self.pack(OP, tensor, to)?;
         let (received, sent) = thread::scope(|s| -> Result<_> {

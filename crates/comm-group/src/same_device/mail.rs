@@ -136,7 +136,7 @@ impl SameDevice {
 
     /// Sends a tensor to a rank, and waits until that has it.
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
-        self.deliver(&self.pack("send", tensor, to)?, deadline)
+        self.tell_end(self.pack("send", tensor, to).and_then(|parcel| self.deliver(&parcel, deadline)))
     }
 
     /// What is to be sent, where the receiver can reach it. After this nothing can be wrong with the arguments.
@@ -152,10 +152,6 @@ impl SameDevice {
     }
 
     pub(super) fn deliver(&self, parcel: &Parcel, deadline: Deadline) -> Result<()> {
-        self.tell_end(self.post(parcel, deadline))
-    }
-
-    fn post(&self, parcel: &Parcel, deadline: Deadline) -> Result<()> {
         const OP: &str = "send";
         let &Parcel { ref dense, is_small, to } = parcel;
         let member = self.window.context();

@@ -163,6 +163,10 @@ fn strike(ctx: &LauncherCtx, what: What, moment: Moment, victim: usize, cell: Ce
     running.go("on")?;
     let mut stopped = what == Stop;
     for (call, gets) in CALLS.into_iter().zip(cell) {
+        if call == "wait" {
+            // Only now: what it gets depends on whether the readers have finished.
+            running.go("wait")?;
+        }
         notes(call, gets)?;
         if gets == Late {
             running.cont(process)?;
@@ -274,6 +278,7 @@ fn played(ctx: &RankCtx, store: &dyn TensorStore, team: &Team) -> Any<()> {
     }
     comes_to(Finished)?;
     if ctx.rank() == PRODUCER {
+        ctx.await_go("wait")?;
         if ctx.args()["moment"] == json!(Unpublished as usize) && team.is_over() {
             told(ctx, "wait", |_| team.barrier(OP));
         } else {
