@@ -34,7 +34,7 @@ const TOGETHER: Duration = Duration::from_millis(500);
 const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(10));
 
 /// How often one looks who might know that somebody will not come.
-const HEED: Duration = Duration::from_millis(20);
+pub(super) const HEED: Duration = Duration::from_millis(20);
 
 /// A number of this thread's own.
 fn caller() -> u64 {

@@ -175,6 +175,34 @@ impl Member {
         Team::enter(&name, rank, ranks.len(), ranks, deadline.into(), Some(&heed))
     }
 
+    /// Joins another team, as [`Team::join`] does; but what ends this one ends the join. For ranks of this team who meet under a
+    /// name of their own: nobody waits there for a rank that is lost here.
+    ///
+    /// # Errors
+    /// What has ended this team; else those of [`Team::join`].
+    ///
+    /// ```
+    /// use comm_core::{Deadline, team::Team};
+    ///
+    /// let team = Team::join("main", 0, 1, Deadline::default())?;
+    /// assert_eq!(team.join_beside("another", 0, 1, Deadline::default())?.size(), 1);
+    /// team.abort_handle().abort("enough");
+    /// assert!(team.join_beside("late", 0, 2, Deadline::default()).is_err());
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    pub fn join_beside(
+        &self,
+        name: &str,
+        rank: usize,
+        size: usize,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Team> {
+        self.alive()?;
+        let heed = || self.check("join").map(|()| false);
+        heed()?;
+        Team::join_heeding(name, rank, size, deadline.into(), Some(&heed))
+    }
+
     /// The name of a team that is made of this one.
     pub(super) fn name_of_part(&self, part: &str) -> String {
         let [low, high] = self.shared.id().0;

@@ -62,7 +62,7 @@ mod watch;
 
 pub use control::{BOARD_BYTES, MAX_RANKS};
 use ending::Ending;
-use join::Joining;
+use join::{HEED, Joining};
 pub use member::Member;
 pub use op::OpGuard;
 use shared::TeamShared;
@@ -105,7 +105,16 @@ impl Team {
     /// [`Error::Timeout`] with those who are missing; [`Error::BadPeer`] if the name is held by another user or
     /// another build; [`Error::PeerLost`] if a rank dies once the team is complete; [`Error::Forked`], [`Error::Io`].
     pub fn join(name: &str, rank: usize, size: usize, deadline: impl Into<Deadline>) -> Result<Team> {
-        let deadline = deadline.into();
+        Team::join_heeding(name, rank, size, deadline.into(), None)
+    }
+
+    fn join_heeding(
+        name: &str,
+        rank: usize,
+        size: usize,
+        deadline: Deadline,
+        heed: Option<&dyn Fn() -> Result<bool>>,
+    ) -> Result<Team> {
         if size == 0 || size > MAX_RANKS {
             return Err(Error::invalid(
                 "Team::join",
@@ -124,7 +133,7 @@ impl Team {
                 format!("a name of {} bytes: it has 1 to 4096", name.len()),
             ));
         }
-        Team::enter(name, rank, size, &[], deadline, None)
+        Team::enter(name, rank, size, &[], deadline, heed)
     }
 
     /// Joins, with sound arguments. `heed` is asked now and then: it says that somebody will not come, so that there is no team
@@ -150,7 +159,13 @@ impl Team {
         };
         let team = Team { member: Arc::new(member) };
         let mut op = team.begin("join", deadline)?;
-        let met = op.meet("the others to join", |rank| &team.shared.control().rank(rank).joined, 1);
+        if heed.is_some() {
+            op.look_up_every(HEED);
+        }
+        // One who was welcomed may have heeded an error before it came here. Who is lost is this team's affair from here on.
+        let fine = || heed.map_or(Ok(()), |heed| heed().map(drop));
+        let met =
+            op.meet_while("the others to join", |rank| &team.shared.control().rank(rank).joined, 1, fine);
         op.settle(met, false)?;
         point!("join.met");
         Ok(team)

@@ -121,9 +121,26 @@ impl<'t> OpGuard<'t> {
         cell_of: impl Fn(usize) -> &'c Cell,
         round: u64,
     ) -> Result<()> {
+        self.meet_while(what, cell_of, round, || Ok(()))
+    }
+
+    /// [`meet`](OpGuard::meet), while nothing else is wrong: `fine` is asked now and then, and its error ends the wait.
+    pub(super) fn meet_while<'c>(
+        &mut self,
+        what: &str,
+        cell_of: impl Fn(usize) -> &'c Cell,
+        round: u64,
+        fine: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         self.may_come_about()?;
         cell_of(self.team.rank).set(round, &*self.team.shared);
-        self.all_reach(&what, 0..self.team.size(), cell_of, round as i64, |seen| seen >= round)
+        let all = 0..self.team.size();
+        self.all_reach_while(&what, all, cell_of, round as i64, |seen| seen >= round, fine)
+    }
+
+    /// Looks up from a wait at least so often.
+    pub(super) fn look_up_every(&mut self, slice: Duration) {
+        self.patience.look_up_every(slice);
     }
 
     /// Waits until `ready` accepts the cell of each of these ranks: what that rank does, in a cell that may be anybody's.
@@ -140,6 +157,18 @@ impl<'t> OpGuard<'t> {
         expected: i64,
         ready: impl Fn(u64) -> bool,
     ) -> Result<()> {
+        self.all_reach_while(what, ranks, cell_of, expected, ready, || Ok(()))
+    }
+
+    fn all_reach_while<'c>(
+        &mut self,
+        what: &dyn Display,
+        ranks: impl Iterator<Item = usize> + Clone,
+        cell_of: impl Fn(usize) -> &'c Cell,
+        expected: i64,
+        ready: impl Fn(u64) -> bool,
+        fine: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let (team, seq, patience) = (self.team, self.seq, &mut self.patience);
         team.alive()?;
         let note = Note::new(team, what, expected);
@@ -147,7 +176,7 @@ impl<'t> OpGuard<'t> {
         let ended = |rank| {
             note.waiting_for(Some(rank), cell_of(rank));
             // Whoever has left is named, also while a slower rank is waited for.
-            ended(team, seq, late())
+            ended(team, seq, late()).or_else(|| fine().err())
         };
         patience.refresh();
         let outcome = rendezvous::all_reach(ranks.clone(), &cell_of, &ready, team.waiter(), patience, ended);
@@ -240,11 +269,8 @@ impl<'t> OpGuard<'t> {
     }
 
     /// The error, with its place if it has none yet.
-    fn placed(&self, mut error: Error) -> Error {
-        if let Some(at) = error.at_mut().filter(|at| at.op.is_empty()) {
-            *at = self.place(&"");
-        }
-        error
+    fn placed(&self, error: Error) -> Error {
+        self.placed_at(error, &"")
     }
 
     fn place(&self, what: &dyn Display) -> At {
@@ -279,7 +305,7 @@ impl<'t> OpGuard<'t> {
     }
 
     fn placed_at(&self, mut error: Error, what: &dyn Display) -> Error {
-        if let Some(at) = error.at_mut() {
+        if let Some(at) = error.at_mut().filter(|at| at.op.is_empty()) {
             *at = self.place(what);
         }
         error

@@ -31,6 +31,7 @@ pub(crate) struct Patience {
     /// How often to spin and to yield before sleeping: what is left of it, and what each wait begins with.
     restless: Restless,
     at_first: Restless,
+    slice: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +55,7 @@ impl Patience {
 
     fn with(deadline: Deadline, restless: Restless) -> Patience {
         let (started, stopped) = (Instant::now(), clock::stopped());
-        Patience { deadline, started, stopped, restless, at_first: restless }
+        Patience { deadline, started, stopped, restless, at_first: restless, slice: SLICE }
     }
 
     /// Sleeps on a condition variable, a slice at most; `None` once the deadline has passed.
@@ -70,6 +71,11 @@ impl Patience {
                 Some(condition.wait_timeout(guard, slice).unwrap_or_else(PoisonError::into_inner).0)
             }
         }
+    }
+
+    /// Sleeps no longer than this without looking up.
+    pub(crate) fn look_up_every(&mut self, slice: Duration) {
+        self.slice = slice.min(SLICE);
     }
 
     /// Begins another wait under the same deadline.
@@ -98,7 +104,7 @@ impl Patience {
             std::thread::yield_now();
             return Next::Look;
         }
-        Next::Sleep(left.min(SLICE))
+        Next::Sleep(left.min(self.slice))
     }
 
     /// Time waited so far, without the time in which this process was stopped.

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use comm_core::error::At;
-use comm_core::team::Team;
 use comm_core::{Deadline, Error, Result};
 
+use super::beside::Beside;
 use super::{OP, ThreadGroupKey, lock};
 use crate::group::ThreadGroup;
 
@@ -23,6 +23,7 @@ pub(super) enum Seat {
     Making {
         /// Whether the rank has panicked meanwhile.
         is_lost: bool,
+        beside: Beside,
     },
     Made(Arc<ThreadGroup>),
 }
@@ -61,19 +62,20 @@ impl Entry {
     }
 
     /// The group of a rank, or the right to make it. Waits while somebody else is making it.
-    pub(super) fn find(self: &Arc<Entry>, rank: usize, deadline: Deadline) -> Result<Found> {
+    pub(super) fn find(self: &Arc<Entry>, rank: usize, beside: &Beside, deadline: Deadline) -> Result<Found> {
         let started = Instant::now();
         let mut seats = lock(&self.seats);
         loop {
             match &seats[rank] {
                 Seat::Made(group) if !group.is_over() => return Ok(Found::Group(group.clone())),
                 Seat::Empty | Seat::Made(_) => {
-                    let maker = self.occupy(&mut seats, rank);
+                    let maker = self.occupy(&mut seats, rank, beside.clone());
                     drop(seats);
                     return Ok(Found::Nothing(maker));
                 }
                 Seat::Making { .. } => {}
             }
+            beside.check()?;
             let left = deadline.remaining();
             if left.is_zero() {
                 return Err(self.timed_out(rank, started));
@@ -83,8 +85,8 @@ impl Entry {
         }
     }
 
-    fn occupy(self: &Arc<Entry>, seats: &mut [Seat], rank: usize) -> Maker {
-        let before = std::mem::replace(&mut seats[rank], Seat::Making { is_lost: false });
+    fn occupy(self: &Arc<Entry>, seats: &mut [Seat], rank: usize, beside: Beside) -> Maker {
+        let before = std::mem::replace(&mut seats[rank], Seat::Making { is_lost: false, beside });
         let old = if let Seat::Made(group) = before { Some(group) } else { None };
         Maker { entry: self.clone(), rank, old, made: None }
     }
@@ -106,7 +108,12 @@ impl Entry {
         if !seats[rank].is_free() {
             return;
         }
-        let maker = self.occupy(&mut seats, rank);
+        let makers = seats.iter().filter_map(|seat| match seat {
+            Seat::Making { beside, .. } => Some(beside.clone()),
+            Seat::Empty | Seat::Made(_) => None,
+        });
+        let beside = makers.last().unwrap_or_default();
+        let maker = self.occupy(&mut seats, rank, beside.clone());
         drop(seats);
         if !is_here() {
             return;
@@ -114,7 +121,7 @@ impl Entry {
         // If it fails, the id finds out when it calls. If there is no thread for it, it has to call.
         let helper = thread::Builder::new().name("comm-groups".into());
         let _ = helper.spawn(move || {
-            drop(maker.make(deadline));
+            drop(maker.make(&beside, deadline));
             afterwards();
         });
     }
@@ -143,7 +150,7 @@ impl Entry {
     pub(super) fn lose(&self, rank: usize) {
         let made = match &mut lock(&self.seats)[rank] {
             Seat::Made(group) => Some(group.clone()),
-            Seat::Making { is_lost } => {
+            Seat::Making { is_lost, .. } => {
                 *is_lost = true;
                 None
             }
@@ -178,12 +185,12 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    pub(super) fn make(mut self, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
+    pub(super) fn make(mut self, beside: &Beside, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
         if let Some(old) = self.old.take() {
             // Somebody may hold it still, and the next one has the same name.
             old.team().free_name();
         }
-        let team = Team::join(&self.entry.name, self.rank, self.entry.ids.len(), deadline)?;
+        let team = beside.join(&self.entry.name, self.rank, self.entry.ids.len(), deadline)?;
         let group = Arc::new(ThreadGroup::new(team, deadline)?);
         self.made = Some(group.clone());
         Ok(group)
@@ -195,7 +202,7 @@ impl Drop for Maker {
         let made = self.made.take();
         let seat = made.clone().or(self.old.take()).map_or(Seat::Empty, Seat::Made);
         let before = std::mem::replace(&mut lock(&self.entry.seats)[self.rank], seat);
-        if let (Seat::Making { is_lost: true }, Some(group)) = (before, made) {
+        if let (Seat::Making { is_lost: true, .. }, Some(group)) = (before, made) {
             group.team().fail();
         }
         self.entry.changed.notify_all();

@@ -3,6 +3,7 @@
 //! A runtime knows its ranks by ids, and its graphs speak of many lists of them. A [`ThreadGroupManager`] makes the group of a
 //! list when it is asked for first, and hands out the same one from then on.
 
+mod beside;
 mod entry;
 mod key;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use comm_core::hub::{is_forked, refuse_forked};
 use comm_core::{Deadline, Result};
 
 use crate::group::ThreadGroup;
+use beside::Beside;
 pub use comm_core::device::DeviceKind;
 use entry::{Entry, Found};
 pub use key::ThreadGroupKey;
@@ -120,15 +122,59 @@ impl ThreadGroupManager {
         my_id: usize,
         deadline: impl Into<Deadline>,
     ) -> Result<Arc<ThreadGroup>> {
+        self.get(key.into(), my_id, Beside::default(), deadline.into())
+    }
+
+    /// [`group`](ThreadGroupManager::group), of ranks that have another group together: what ends `whole` ends the wait, so nobody
+    /// waits for a rank that is lost there.
+    ///
+    /// # Errors
+    /// What has ended `whole`, if the group is not there yet; else those of [`group`](ThreadGroupManager::group).
+    ///
+    /// ```
+    /// use comm_core::Deadline;
+    ///
+    /// let manager = comm_group::ThreadGroupManager::with_prefix("beside-example");
+    /// std::thread::scope(|s| {
+    ///     for id in 0..2 {
+    ///         let manager = &manager;
+    ///         s.spawn(move || {
+    ///             let whole = manager.group([0, 1], id, Deadline::default()).unwrap();
+    ///             if id == 0 {
+    ///                 whole.abort_handle().abort("rank 1 has something else to do");
+    ///             }
+    ///             whole.barrier(Deadline::default()).unwrap_err();
+    ///             // Another order is another group. It will not be made, and nobody waits for it.
+    ///             manager.group_beside(&whole, [1, 0], id, Deadline::default()).unwrap_err();
+    ///         });
+    ///     }
+    /// });
+    /// ```
+    pub fn group_beside(
+        &self,
+        whole: &ThreadGroup,
+        key: impl Into<ThreadGroupKey>,
+        my_id: usize,
+        deadline: impl Into<Deadline>,
+    ) -> Result<Arc<ThreadGroup>> {
+        self.get(key.into(), my_id, Beside::of(whole), deadline.into())
+    }
+
+    fn get(
+        &self,
+        key: ThreadGroupKey,
+        my_id: usize,
+        beside: Beside,
+        deadline: Deadline,
+    ) -> Result<Arc<ThreadGroup>> {
         refuse_forked()?;
-        let (key, deadline) = (key.into(), deadline.into());
         let rank = key.rank_in_group(my_id)?;
         let entry = self.enter(key.clone(), my_id, deadline);
-        let outcome = entry.find(rank, deadline).and_then(|found| match found {
+        let outcome = entry.find(rank, &beside, deadline).and_then(|found| match found {
             Found::Group(group) => Ok(group),
             Found::Nothing(maker) => {
                 self.bring_in(&entry, &key, deadline);
-                maker.make(deadline)
+                maker.make(&beside, deadline)
             }
         });
         drop(entry);

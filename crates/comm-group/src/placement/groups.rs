@@ -20,27 +20,61 @@ pub trait Groups: Send + Sync {
     /// # Errors
     /// Those of [`ThreadGroup::new`] and of joining a team; [`Error::InvalidArgument`] if `my_id` is not among the ids.
     fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>>;
+
+    /// The same, of devices that are in a group `whole` together, which may end the wait: else a rank that is lost while a group is being
+    /// made costs the others their deadline. Not overridden, it does not.
+    ///
+    /// # Errors
+    /// What has ended `whole`; those of [`group`](Groups::group).
+    fn group_beside(
+        &self,
+        whole: &ThreadGroup,
+        ids: &[u64],
+        my_id: u64,
+        deadline: Deadline,
+    ) -> Result<Arc<ThreadGroup>> {
+        let _ = whole;
+        self.group(ids, my_id, deadline)
+    }
+}
+
+/// The id of a device as that of a rank.
+fn number(id: u64) -> Result<usize> {
+    usize::try_from(id).map_err(|_| Error::invalid("Groups::group", format!("the id {id} is too large")))
+}
+
+fn numbers(ids: &[u64]) -> Result<Vec<usize>> {
+    ids.iter().map(|&id| number(id)).collect()
 }
 
 impl Groups for ThreadGroupManager {
     fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
-        let number = |&id: &u64| {
-            let too_large = |_| Error::invalid("Groups::group", format!("the id {id} is too large"));
-            usize::try_from(id).map_err(too_large)
-        };
-        let ids: Vec<usize> = ids.iter().map(number).collect::<Result<_>>()?;
-        ThreadGroupManager::group(self, ids, number(&my_id)?, deadline)
+        ThreadGroupManager::group(self, numbers(ids)?, number(my_id)?, deadline)
+    }
+
+    fn group_beside(
+        &self,
+        whole: &ThreadGroup,
+        ids: &[u64],
+        my_id: u64,
+        deadline: Deadline,
+    ) -> Result<Arc<ThreadGroup>> {
+        ThreadGroupManager::group_beside(self, whole, numbers(ids)?, number(my_id)?, deadline)
     }
 }
 
 /// Asks for a group, and sees that it is the right one.
 pub(super) fn get(
     groups: &dyn Groups,
+    whole: Option<&ThreadGroup>,
     ids: &[u64],
     my_id: u64,
     deadline: Deadline,
 ) -> Result<Arc<ThreadGroup>> {
-    let group = groups.group(ids, my_id, deadline)?;
+    let group = match whole {
+        Some(whole) => groups.group_beside(whole, ids, my_id, deadline)?,
+        None => groups.group(ids, my_id, deadline)?,
+    };
     let position = ids.iter().position(|&id| id == my_id);
     if group.size() != ids.len() || Some(group.rank()) != position {
         let seen = format!("rank {} of {}", group.rank(), group.size());

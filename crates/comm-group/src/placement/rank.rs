@@ -117,7 +117,7 @@ impl<'a> MeshRank<'a> {
         if let Some(group) = place.get() {
             return Ok(group.clone());
         }
-        let group = groups::get(self.groups, ids, self.id, deadline)?;
+        let group = groups::get(self.groups, self.everybody.get().map(Arc::as_ref), ids, self.id, deadline)?;
         Ok(place.get_or_init(|| group).clone())
     }
 

@@ -13,6 +13,7 @@ use comm_testkit::{Case, Program, RankCtx};
 mod errors;
 mod exhaustive;
 mod flow;
+mod lines;
 mod matrix;
 mod model;
 mod property;
@@ -24,10 +25,12 @@ const SOON: Duration = Duration::from_secs(20);
 const SUITE: &str = "placement";
 const BACKEND: &str = "same-device";
 
-pub const PROGRAMS: &[Program] = &[matrix::CUBE, property::LARGE, exhaustive::PAIRS, flow::LOOP];
+pub const PROGRAMS: &[Program] =
+    &[matrix::CUBE, property::LARGE, exhaustive::PAIRS, flow::LOOP, lines::LINES];
 
 pub fn cases() -> Vec<Case> {
-    [matrix::cases(), property::cases(), exhaustive::cases(), errors::cases(), flow::cases()].concat()
+    [matrix::cases(), property::cases(), exhaustive::cases(), errors::cases(), lines::cases(), flow::cases()]
+        .concat()
 }
 
 fn case(
