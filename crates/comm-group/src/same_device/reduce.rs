@@ -3,7 +3,8 @@
 use comm_core::tensor::{DType, Tensor, TensorBuf, Tile};
 use comm_core::{Result, point};
 
-use super::{Collective, Input, Outcome, Slot, Target, numel, produce};
+use super::collective::{Collective, numel};
+use super::{Input, Outcome, Slot, Target, produce};
 use crate::reduce::{ReduceOp, Reducer};
 use crate::shard::shard_range;
 

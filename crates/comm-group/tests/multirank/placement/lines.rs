@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use comm_core::Error;
 use comm_core::tensor::Tensor;
 use comm_group::ThreadGroupManager;
 use comm_group::placement::Placement::{Replicate, Shard};
