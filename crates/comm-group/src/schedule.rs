@@ -88,8 +88,7 @@ pub(crate) fn schedule(op: Op, letters: &[Letter], rank: usize) -> Result<Option
 }
 
 fn check_size(op: &'static str, shape: &[usize], dtype: DType) -> Result<()> {
-    let bytes = Layout::contiguous(shape)?.numel().checked_mul(dtype.size());
-    if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+    if dtype.bytes_of(Layout::contiguous(shape)?.numel()).is_none() {
         return Err(Error::invalid(op, format!("a tensor of shape {shape:?} and {dtype} is too large")));
     }
     Ok(())

@@ -34,6 +34,8 @@ mod stream;
 
 use std::fmt;
 
+use crate::error::{Error, Result};
+
 pub use current::with_current;
 pub use event::{Event, EventDriver};
 pub use stream::{DeviceMemory, HostFn, Stream, StreamDriver, StreamId};
@@ -60,6 +62,25 @@ impl Device {
     /// Whether host code may read and write the memory of this device through references.
     pub fn is_cpu(&self) -> bool {
         matches!(self, Device::Cpu)
+    }
+
+    /// Checks that something is on the device on which `op` needs it.
+    ///
+    /// # Errors
+    /// [`Error::DeviceMismatch`] otherwise.
+    ///
+    /// ```
+    /// use comm_core::device::Device;
+    ///
+    /// Device::Cpu.expect(Device::Cpu, "an example")?;
+    /// assert!(Device::Sim(0).expect(Device::Cpu, "an example").is_err());
+    /// # Ok::<(), comm_core::Error>(())
+    /// ```
+    pub fn expect(self, expected: Device, op: &'static str) -> Result<()> {
+        if self == expected {
+            return Ok(());
+        }
+        Err(Error::DeviceMismatch { op, seen: self.to_string(), expected: expected.to_string() })
     }
 }
 

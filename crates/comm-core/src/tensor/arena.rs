@@ -162,8 +162,8 @@ impl Tensor {
     ) -> Result<Tensor> {
         const OP: &str = "Tensor::import";
         let elements = if layout.numel() == 0 { 0 } else { layout.span().end };
-        let len = elements
-            .checked_mul(dtype.size())
+        let len = dtype
+            .bytes_of(elements)
             .ok_or_else(|| TensorError::Overflow { op: OP, shape: layout.shape().into() })?;
         segment.exposed(OP)?;
         let start = segment.range(offset, len as u64)?;
@@ -175,6 +175,5 @@ impl Tensor {
 /// Bytes of a dense tensor.
 fn bytes(op: &'static str, shape: &[usize], dtype: DType) -> Result<u64> {
     let numel = Layout::contiguous(shape)?.numel();
-    let bytes = numel.checked_mul(dtype.size()).filter(|&bytes| isize::try_from(bytes).is_ok());
-    Ok(bytes.ok_or_else(|| TensorError::Overflow { op, shape: shape.into() })? as u64)
+    Ok(dtype.bytes_of(numel).ok_or_else(|| TensorError::Overflow { op, shape: shape.into() })? as u64)
 }

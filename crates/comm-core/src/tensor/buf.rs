@@ -45,11 +45,7 @@ impl TensorBuf {
         dtype: DType,
     ) -> Result<TensorBuf, TensorError> {
         let layout = Layout::contiguous_for(op, shape)?;
-        let bytes =
-            layout.numel().checked_mul(dtype.size()).ok_or_else(|| TensorError::overflow(op, shape))?;
-        if isize::try_from(bytes).is_err() {
-            return Err(TensorError::overflow(op, shape));
-        }
+        let bytes = dtype.bytes_of(layout.numel()).ok_or_else(|| TensorError::overflow(op, shape))?;
         TensorBuf::over(op, Storage::heap(op, bytes)?, layout, dtype)
     }
 

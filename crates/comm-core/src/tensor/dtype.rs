@@ -36,6 +36,18 @@ macro_rules! dtypes {
                 match self { $(DType::$variant => $size,)* }
             }
 
+            /// Size of so many elements in bytes; `None` if no tensor can have so many, for its bytes are at most `isize::MAX`.
+            ///
+            /// ```
+            /// use comm_core::tensor::DType;
+            ///
+            /// assert_eq!(DType::F32.bytes_of(6), Some(24));
+            /// assert_eq!(DType::F32.bytes_of(usize::MAX / 4), None);
+            /// ```
+            pub fn bytes_of(self, elements: usize) -> Option<usize> {
+                elements.checked_mul(self.size()).filter(|&bytes| isize::try_from(bytes).is_ok())
+            }
+
             /// The short name, as [`FromStr`] reads it: `"f32"`, `"bf16"`, `"f8e4m3"`, `"complex64"`.
             pub const fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }

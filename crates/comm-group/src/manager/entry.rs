@@ -108,11 +108,11 @@ impl Entry {
         if !seats[rank].is_free() {
             return;
         }
-        let makers = seats.iter().filter_map(|seat| match seat {
+        let mut makers = seats.iter().filter_map(|seat| match seat {
             Seat::Making { beside, .. } => Some(beside.clone()),
             Seat::Empty | Seat::Made(_) => None,
         });
-        let beside = makers.last().unwrap_or_default();
+        let beside = makers.next().unwrap_or_default();
         let maker = self.occupy(&mut seats, rank, beside.clone());
         drop(seats);
         if !is_here() {

@@ -4,6 +4,7 @@
 //! serves its own line along the next, until all have theirs. Shards come first, in mesh order, as they nest, so that later lines have
 //! less to carry; then copies and contributions. Collecting goes the same way back.
 
+use comm_core::device::Device;
 use comm_core::tensor::{DType, Tensor};
 use comm_core::{Deadline, Error, Result};
 
@@ -11,7 +12,7 @@ use super::Distributed;
 use super::consent::Claim;
 use super::kind::{List, Placement, can_contribute, check, check_bytes};
 use super::pieces;
-use super::rank::{Lines, MeshRank, on_cpu};
+use super::rank::{Lines, MeshRank};
 use super::split;
 use crate::group::ThreadGroup;
 use crate::reduce::ReduceOp;
@@ -44,7 +45,7 @@ impl MeshRank<'_> {
             (Err(error), _) => Err(error.clone()),
             (_, None) if self.id == root => Err(Error::invalid(OP, "the root brings a tensor")),
             (_, None) => Ok(()),
-            (_, Some(tensor)) => on_cpu(OP, tensor),
+            (_, Some(tensor)) => tensor.device().expect(Device::Cpu, OP),
         };
         let note = tensor.map_or(String::new(), |tensor| write_header(tensor.dtype(), tensor.shape()));
         let fields = vec![("root", root.to_string()), ("placements", List(placements).to_string())];
@@ -100,7 +101,7 @@ impl MeshRank<'_> {
         let complaint = (found.as_ref().map(|_| ()).map_err(Error::clone))
             .and_then(|()| self.check(part))
             .and_then(|()| placements.iter().try_for_each(can_reduce))
-            .and_then(|()| on_cpu(OP, local));
+            .and_then(|()| local.device().expect(Device::Cpu, OP));
         let fields = vec![
             ("root", root.to_string()),
             ("shape", format!("{:?}", part.shape())),

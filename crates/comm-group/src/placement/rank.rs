@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use comm_core::tensor::Tensor;
 use comm_core::{Deadline, Error, Result};
 
 use super::Distributed;
@@ -181,16 +180,6 @@ impl Lines {
             Error::invalid("redistribute", format!("no group along mesh dimension {mesh_dim}"))
         })
     }
-}
-
-/// Whether what a rank does to its own tensor can be done to it where it is.
-pub(super) fn on_cpu(op: &'static str, tensor: &Tensor) -> Result<()> {
-    let device = tensor.device();
-    if device.is_cpu() {
-        return Ok(());
-    }
-    let expected = comm_core::device::Device::Cpu.to_string();
-    Err(Error::DeviceMismatch { op, seen: device.to_string(), expected })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Carrying plans out.
 
+use comm_core::device::Device;
 use comm_core::tensor::{DType, Tensor};
 use comm_core::{Deadline, Error, Result};
 use comm_store::window::Cost;
@@ -9,7 +10,7 @@ use super::consent::Claim;
 use super::kind::{List, Placement};
 use super::pieces;
 use super::plan::{Plan, plan};
-use super::rank::{Lines, MeshRank, on_cpu};
+use super::rank::{Lines, MeshRank};
 use super::step::{Step, StepOp};
 
 const OP: &str = "redistribute";
@@ -100,7 +101,7 @@ impl MeshRank<'_> {
             (StepOp::ReplicateToShard, to) => !matches!(to, Placement::SubSplit { .. }),
             _ => false,
         };
-        if plan.steps().iter().all(is_view) { Ok(()) } else { on_cpu(OP, local) }
+        if plan.steps().iter().all(is_view) { Ok(()) } else { local.device().expect(Device::Cpu, OP) }
     }
 
     fn take(&self, step: &Step, tensor: &Tensor, lines: &Lines, deadline: Deadline) -> Result<Tensor> {

@@ -86,11 +86,8 @@ impl<'a> Collective<'a> {
         {
             return refuse(format!("{sizes} numbers of rows for {n} ranks: one for each to send and to get"));
         }
-        if let Target::Given(out) = target
-            && !out.device().is_cpu()
-        {
-            let (seen, expected) = (out.device().to_string(), Device::Cpu.to_string());
-            return Err(Error::DeviceMismatch { op: name, seen, expected });
+        if let Target::Given(out) = target {
+            out.device().expect(Device::Cpu, name)?;
         }
         // Without sizes in a letter the rule holds.
         if request.sizes.as_ref().is_some_and(Vec::is_empty) {

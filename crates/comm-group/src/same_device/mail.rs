@@ -19,6 +19,7 @@ use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use comm_core::device::Device;
 use comm_core::tensor::{DType, Layout, Tensor};
 use comm_core::{Deadline, Error, Result, point};
 use comm_store::NotifyOp;
@@ -69,7 +70,7 @@ enum Found {
     /// In the box, with this number.
     Claimed(i32),
     /// Received before, by an exchange that failed.
-    Kept(Tensor),
+    Kept(Box<Tensor>),
 }
 
 /// What this rank remembers of each peer.
@@ -143,10 +144,7 @@ impl SameDevice {
     pub(super) fn pack(&self, op: &'static str, tensor: &Tensor, to: usize) -> Result<Parcel> {
         self.peer(op, to)?;
         self.window.context().check(op)?;
-        if !tensor.device().is_cpu() {
-            let (seen, expected) = (tensor.device().to_string(), "cpu".to_string());
-            return Err(Error::DeviceMismatch { op, seen, expected });
-        }
+        tensor.device().expect(Device::Cpu, op)?;
         let is_small = tensor.nbytes() <= CARRIED;
         Ok(Parcel { dense: self.dense(tensor, is_small)?, is_small, to })
     }
@@ -266,7 +264,7 @@ impl SameDevice {
     /// there is none, or another thread has been faster, or a sender who has just given up, which is one that has not sent.
     fn find(&self, boxes: &Signals<'_>, from: usize, seen: i32) -> Result<Option<Found>> {
         if let Some(tensor) = self.mail.kept[from].take() {
-            return Ok(Some(Found::Kept(tensor)));
+            return Ok(Some(Found::Kept(Box::new(tensor))));
         }
         if seen & 3 != POSTED {
             return Ok(None);
@@ -280,7 +278,7 @@ impl SameDevice {
     fn take(&self, from: usize, found: Found, target: Target<'_>, deadline: Deadline) -> Result<Outcome> {
         let number = match found {
             Found::Claimed(number) => number,
-            Found::Kept(tensor) => return self.unpack(from, tensor, target),
+            Found::Kept(tensor) => return self.unpack(from, *tensor, target),
         };
         point!("group.claimed");
         let outcome = self.read_message(from, target, deadline);
@@ -305,7 +303,8 @@ impl SameDevice {
         let descriptor = Descriptor::read_from_bytes(&bytes).map_err(|_| bad())?;
         descriptor.check_layout(from)?;
         let (dtype, shape) = (descriptor.dtype().ok_or_else(bad)?, descriptor.shape().ok_or_else(bad)?);
-        let len = nbytes(&shape, dtype).ok_or_else(bad)?;
+        let numel = Layout::contiguous(&shape).map_err(|_| bad())?.numel();
+        let len = dtype.bytes_of(numel).ok_or_else(bad)?;
         fits(from, &shape, dtype, &target)?;
         let input = match descriptor.carried() {
             None => {
@@ -361,10 +360,4 @@ fn await_one<T>(
         }
         error
     })?
-}
-
-/// The bytes of a dense tensor, if there can be one.
-fn nbytes(shape: &[usize], dtype: DType) -> Option<usize> {
-    let numel = Layout::contiguous(shape).ok()?.numel();
-    numel.checked_mul(dtype.size()).filter(|&bytes| isize::try_from(bytes).is_ok())
 }

@@ -28,7 +28,7 @@ impl Inner {
         self.member().check(PUBLISH)?;
         let most = || Error::invalid(PUBLISH, format!("{readers} readers: that is more than there can be"));
         let readers = u32::try_from(readers).map_err(|_| most())?;
-        check_device(PUBLISH, tensor, stream.device())?;
+        tensor.device().expect(stream.device(), PUBLISH)?;
         let round = self.round.read().unwrap_or_else(PoisonError::into_inner);
         // Before anything is copied; whether it still holds is settled when the record is hung up.
         let head = self.window.cell(key.home.0, key.home.1)?;
@@ -112,7 +112,7 @@ impl Inner {
         if !self.is_abroad() || tensor.numel() == 0 && tensor.device().is_cpu() {
             return Ok((tensor.clone(), None, None));
         }
-        check_device(PUBLISH, tensor, Device::Cpu)?;
+        tensor.device().expect(Device::Cpu, PUBLISH)?;
         let arena = self.member().hub().tensors();
         let is_ours = |id: u64| arena.segments().iter().any(|segment| segment.id() == id);
         let tensor = match tensor.block() {
@@ -134,13 +134,6 @@ impl Inner {
         let place = Place { segment, base: first - back, loan_segment, loan_offset };
         Ok((tensor, Some((place, layout)), Some(loan)))
     }
-}
-
-fn check_device(op: &'static str, tensor: &Tensor, device: Device) -> Result<()> {
-    if tensor.device() == device {
-        return Ok(());
-    }
-    Err(Error::DeviceMismatch { op, seen: tensor.device().to_string(), expected: device.to_string() })
 }
 
 fn duplicate(key: &str, link: u64) -> Error {

@@ -123,7 +123,7 @@ impl<'w> Region<'w> {
     pub fn typed(self, shape: &[usize], dtype: DType) -> Result<TypedRegion<'w>> {
         let numel = Layout::contiguous(shape)?.numel();
         let too_large = || Error::invalid("Region::typed", format!("{shape:?} of {dtype} is too large"));
-        self.expect_len(numel.checked_mul(dtype.size()).ok_or_else(too_large)?)?;
+        self.expect_len(dtype.bytes_of(numel).ok_or_else(too_large)?)?;
         Ok(TypedRegion { region: self, dtype, shape: shape.into() })
     }
 

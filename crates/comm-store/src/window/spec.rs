@@ -49,7 +49,7 @@ impl WindowSpec {
             let why = format!("shape {shape:?}: it has at least one dimension, and none of them is 0");
             return Err(Error::invalid("WindowSpec::tensor", why));
         }
-        let bytes = layout.numel().checked_mul(dtype.size());
+        let bytes = dtype.bytes_of(layout.numel());
         let too_large = || Error::invalid("WindowSpec::tensor", format!("{shape:?} of {dtype} is too large"));
         Ok(WindowSpec::bytes(bytes.ok_or_else(too_large)?))
     }

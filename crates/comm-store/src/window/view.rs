@@ -41,7 +41,7 @@ impl Window {
             let why = format!("byte {at}: elements of {dtype} begin at multiples of {}", dtype.size());
             return Err(Error::invalid(OP, why));
         }
-        let end = numel.checked_mul(dtype.size()).and_then(|len| len.checked_add(at));
+        let end = dtype.bytes_of(numel).and_then(|len| len.checked_add(at));
         if end.is_none_or(|end| end as u64 > self.spec.bytes) {
             let why =
                 format!("{shape:?} of {dtype} from byte {at} on: the window has {} bytes", self.spec.bytes);

@@ -424,9 +424,7 @@ unsafe fn import<M: Managed>(op: &'static str, raw: *mut M) -> Result<Import<M>>
     // SAFETY: shape and strides have `ndim` numbers by the caller's promise.
     let layout = unsafe { layout(op, &tensor) }?;
     let overflow = || TensorError::overflow(op, layout.shape());
-    let bytes = |elements: usize| {
-        elements.checked_mul(dtype.size()).filter(|&n| isize::try_from(n).is_ok()).ok_or_else(overflow)
-    };
+    let bytes = |elements: usize| dtype.bytes_of(elements).ok_or_else(overflow);
     bytes(layout.numel())?;
     if layout.numel() == 0 {
         return Ok(Import { raw, flags, start: Heap::dangling(), len: 0, dtype, layout });

@@ -109,10 +109,7 @@ impl Participant<'_> {
                 format!("{dtype} of shape {shape:?} into {is} of shape {seen:?}"),
             ));
         }
-        let Device::Cpu = into.device() else {
-            let (seen, expected) = (into.device().to_string(), Device::Cpu.to_string());
-            return Err(Error::DeviceMismatch { op, seen, expected });
-        };
+        into.device().expect(Device::Cpu, op)?;
         Ok(into)
     }
 }
