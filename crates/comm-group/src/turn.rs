@@ -56,6 +56,11 @@ impl<T: Copy> Turn<T> {
             }
         }
     }
+
+    /// Takes the turn, unless another thread has it.
+    pub(crate) fn try_hold(&self) -> Option<Held<'_, T>> {
+        self.place.try_recv().ok().map(|value| Held { value, turn: self })
+    }
 }
 
 /// The error of who has waited in vain for other threads of this process, so many of which or whose operations were before it: what

@@ -53,13 +53,20 @@ impl SameDevice {
     ) -> Result<Tensor> {
         self.peer(OP, from)?;
         let parcel = self.pack(OP, tensor, to)?;
-        let (received, sent) = thread::scope(|s| -> Result<_> {
-            let spawned = Builder::new().spawn_scoped(s, || self.deliver(&parcel, deadline));
-            let sending = spawned.map_err(|error| Error::io("starting the thread that sends", error))?;
-            let received = self.recv(from, Target::Fresh, deadline);
-            let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok((received, sent))
-        })?;
+        let (received, sent) = match self.try_post(&parcel)? {
+            Some(posted) => {
+                let received = self.recv(from, Target::Fresh, deadline);
+                (received, self.answered(posted, deadline))
+            }
+            // Behind the message of another thread, whose receiver may be waiting for what this one is about to receive.
+            None => thread::scope(|s| -> Result<_> {
+                let spawned = Builder::new().spawn_scoped(s, || self.deliver(&parcel, deadline));
+                let sending = spawned.map_err(|error| Error::io("starting the thread that sends", error))?;
+                let received = self.recv(from, Target::Fresh, deadline);
+                let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                Ok((received, sent))
+            })?,
+        };
         match (received, sent) {
             (Ok(Outcome::One(tensor)), Ok(())) => Ok(tensor),
             (Ok(Outcome::One(tensor)), Err(error)) => {

@@ -23,7 +23,7 @@ use comm_core::device::Device;
 use comm_core::tensor::{DType, Layout, Tensor};
 use comm_core::{Deadline, Error, Result, point};
 use comm_store::NotifyOp;
-use comm_store::window::Signals;
+use comm_store::window::{Exposed, Signals};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::exchange::Kept;
@@ -31,11 +31,13 @@ use super::letters::CARRIED;
 use super::{Input, Outcome, SameDevice, Target, out_code, produce};
 use crate::agreement::{Descriptor, Saying};
 use crate::request::{Op, Request};
-use crate::turn::Turn;
+use crate::turn::{Held, Turn};
 
 /// How long a message that has been claimed is waited for when the time of who sends or receives it is over. It is a copy away,
 /// unless the other one is stopped.
 const GRACE: Duration = Duration::from_secs(2);
+
+const SEND: &str = "send";
 
 /// Bytes of a box: a letter's descriptor and its tensor.
 pub(super) const BOX: usize = Descriptor::BYTES.next_multiple_of(64) + CARRIED;
@@ -65,6 +67,13 @@ pub(super) struct Parcel {
     to: usize,
 }
 
+/// A message that lies in its box. Dropped before it is answered, it is left there: the next one to that rank waits for its answer.
+pub(super) struct Posted<'a> {
+    parcel: &'a Parcel,
+    turn: Held<'a, Sent>,
+    _exposed: Option<Exposed<'a>>,
+}
+
 /// A message that is there for the thread that has found it.
 enum Found {
     /// In the box, with this number.
@@ -86,7 +95,7 @@ pub(super) struct Mail {
 #[derive(Default, Clone, Copy)]
 struct Sent {
     number: i32,
-    /// Whether the receiver had claimed it when this rank gave up: it may still read what lies in the box.
+    /// Whether the receiver has not answered, and this rank has not withdrawn it: what lies in the box may still be read.
     unanswered: bool,
 }
 
@@ -137,7 +146,7 @@ impl SameDevice {
 
     /// Sends a tensor to a rank, and waits until that has it.
     pub(crate) fn send(&self, tensor: &Tensor, to: usize, deadline: Deadline) -> Result<()> {
-        self.tell_end(self.pack("send", tensor, to).and_then(|parcel| self.deliver(&parcel, deadline)))
+        self.tell_end(self.pack(SEND, tensor, to).and_then(|parcel| self.deliver(&parcel, deadline)))
     }
 
     /// What is to be sent, where the receiver can reach it. After this nothing can be wrong with the arguments.
@@ -150,19 +159,26 @@ impl SameDevice {
     }
 
     pub(super) fn deliver(&self, parcel: &Parcel, deadline: Deadline) -> Result<()> {
-        const OP: &str = "send";
-        let &Parcel { ref dense, is_small, to } = parcel;
-        let member = self.window.context();
-        let behind = || format!("the message to rank {to} of another thread");
-        let mut turn = self.mail.sent[to].hold(member, OP, behind, deadline)?;
+        let behind = || format!("the message to rank {} of another thread", parcel.to);
+        let mut turn = self.mail.sent[parcel.to].hold(self.window.context(), SEND, behind, deadline)?;
         let sent = &mut turn.value;
         if sent.unanswered {
             // The one before may still be read.
-            self.answer(to, sent.number, deadline)?;
+            self.answer(parcel.to, sent.number, deadline)?;
             sent.unanswered = false;
         }
-        let number = next(sent.number);
-        sent.number = number;
+        self.answered(self.post(parcel, turn)?, deadline)
+    }
+
+    /// Puts a message into its box, if nothing is to be waited for before.
+    pub(super) fn try_post<'a>(&'a self, parcel: &'a Parcel) -> Result<Option<Posted<'a>>> {
+        let free = self.mail.sent[parcel.to].try_hold().filter(|turn| !turn.value.unanswered);
+        free.map(|turn| self.post(parcel, turn)).transpose()
+    }
+
+    fn post<'a>(&'a self, parcel: &'a Parcel, mut turn: Held<'a, Sent>) -> Result<Posted<'a>> {
+        let &Parcel { ref dense, is_small, to } = parcel;
+        let number = next(turn.value.number);
         // Rounds of slots only ever grow, and numbers wrap.
         let round = self.mail.rounds.fetch_add(1, Ordering::Relaxed) + 1;
         let exposed = match is_small {
@@ -177,25 +193,33 @@ impl SameDevice {
             self.window.write_bytes(to, at + BOX - CARRIED, dense.bytes()?)?;
             self.carried.fetch_add(dense.nbytes() as u64, Ordering::Relaxed);
         }
-        let boxes = self.boxes()?;
-        boxes.notify(to, &[me], word(number, POSTED), NotifyOp::Set)?;
+        turn.value = Sent { number, unanswered: true };
+        self.boxes()?.notify(to, &[me], word(number, POSTED), NotifyOp::Set)?;
         self.doorbell()?.notify(to, &[0], 1, NotifyOp::Add)?;
         point!("group.posted");
+        Ok(Posted { parcel, turn, _exposed: exposed })
+    }
+
+    /// Waits until the receiver of a message has it, or withdraws it.
+    pub(super) fn answered(&self, posted: Posted<'_>, deadline: Deadline) -> Result<()> {
+        let Posted { parcel: &Parcel { ref dense, to, .. }, mut turn, _exposed } = posted;
+        let number = turn.value.number;
         let outcome = match self.answer(to, number, deadline) {
             Err(error @ Error::Timeout { .. }) => {
-                if boxes.replace(to, &[me], word(number, POSTED), 0)? == word(number, POSTED) {
+                let (boxes, lies) = (self.boxes()?, word(number, POSTED));
+                if boxes.replace(to, &[self.window.rank()], lies, 0)? == lies {
+                    turn.value.unanswered = false;
                     return Err(error);
                 }
                 // Claimed meanwhile: a copy away, unless the receiver has been stopped.
-                self.answer(to, number, GRACE.into()).map_err(|late| {
-                    sent.unanswered = matches!(late, Error::Timeout { .. });
-                    if sent.unanswered { error } else { late }
-                })
+                self.answer(to, number, GRACE.into())
+                    .map_err(|late| if matches!(late, Error::Timeout { .. }) { error } else { late })
             }
             outcome => outcome,
         };
-        drop(exposed);
-        match outcome? {
+        let answer = outcome?;
+        turn.value.unanswered = false;
+        match answer {
             REFUSED => Err(Error::Mismatch {
                 rank: to,
                 field: "message",
