@@ -36,7 +36,8 @@ pub fn to_json(error: &Error) -> Value {
         }
         Error::Timeout { missing, .. } => {
             let ranks: Vec<usize> = missing.iter().map(|m| m.rank).collect();
-            let stopped = missing.iter().all(|m| m.state == PeerState::Stopped);
+            let stopped = missing.iter().filter(|m| m.state == PeerState::Stopped);
+            let stopped: Vec<usize> = stopped.map(|m| m.rank).collect();
             json!({"kind": "timeout", "ranks": ranks, "stopped": stopped, "text": text})
         }
         Error::Aborted { by, reason, .. } => {

@@ -136,12 +136,12 @@ pub fn stop_one(ctx: &LauncherCtx, args: Value, point: &'static str, victim: usi
     done()
 }
 
-/// Checks that it waited for some of these ranks, which are stopped.
+/// Checks that it waited for some of these ranks, which are stopped; perhaps for others, too, who wait for those themselves, or were
+/// late on a machine with more to do than cores.
 fn is_stopped(note: &Note, among: &[usize]) -> RankResult {
     let value = &note.value;
     check_eq!(value["kind"], json!("timeout"), "{}", value["text"]);
-    check_eq!(value["stopped"], json!(true), "{}", value["text"]);
-    let ranks: Vec<usize> = serde_json::from_value(value["ranks"].clone())?;
+    let ranks: Vec<usize> = serde_json::from_value(value["stopped"].clone())?;
     check!(!ranks.is_empty() && ranks.iter().all(|r| among.contains(r)), "{}", value["text"]);
     done()
 }
