@@ -6,13 +6,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use comm_core::shm::Memory;
 use comm_core::tensor::{DType, Layout, MAX_DIMS};
 use comm_core::wait::Cell;
 use comm_core::{Error, Result, layout};
 
 use super::MAX_KEY_BYTES;
 use crate::directory::chain::Step;
-use crate::memory::{Memory, MemoryCell};
+use crate::memory::MemoryCell;
 
 /// Words of the header, behind the cell.
 pub(super) const NEXT: usize = 0;

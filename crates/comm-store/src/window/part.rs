@@ -4,13 +4,13 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use comm_core::shm::{Block, Segment, Shared};
+use comm_core::shm::{Block, Memory, Segment, Shared};
 use comm_core::team::BOARD_BYTES;
 use comm_core::wait::Cell;
 use comm_core::{Error, Result, layout};
 
 use super::spec::WindowSpec;
-use crate::memory::{Memory, MemoryCell};
+use crate::memory::MemoryCell;
 
 /// Which processes reach the parts of a process, and which do so no more. At the start of every part; that of the lowest
 /// rank of a process counts.
