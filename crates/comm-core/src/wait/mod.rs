@@ -47,4 +47,6 @@ pub(crate) use guarded::guarded;
 pub use oneshot::OneShot;
 pub use park::ParkWord;
 #[cfg(not(loom))]
-pub(crate) use patience::{Next, Patience};
+pub(crate) use patience::Next;
+#[cfg(not(loom))]
+pub use patience::Patience;
