@@ -197,6 +197,16 @@ impl Hub {
         self.nonce
     }
 
+    /// The user of this process, and of all that it meets.
+    pub fn user(&self) -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    /// Has the reactor of this process look at what may have changed, as when a peer rings.
+    pub fn ring(&self) {
+        self.reactor.ring();
+    }
+
     /// The scope of this process's names.
     pub fn instance(&self) -> &Instance {
         &self.instance

@@ -1,5 +1,8 @@
 //! Memory that several processes may write: a block of the own arena of windows, or a range of a peer's.
 
+use std::fmt;
+use std::ops::Deref;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Block, Segment, Shared};
@@ -70,5 +73,69 @@ impl Memory {
             Memory::There(segment, base) => segment.copy_out(base.saturating_add(offset), bytes)?,
         }
         Ok(())
+    }
+}
+
+/// A value of shared type in such memory, which it keeps mapped.
+///
+/// ```
+/// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+/// use comm_core::shm::{Access, Arena, Memory, Pinned};
+///
+/// let arena = Arena::new(Access::ReadWrite, 8 << 20, |_| {});
+/// let block = Arc::new(arena.alloc_zeroed(128)?);
+/// let word: Pinned<AtomicU64> = Memory::Here(block).pin(64)?;
+/// word.store(7, Ordering::Relaxed);
+/// assert_eq!(word.load(Ordering::Relaxed), 7);
+/// assert!(word.memory().pin::<AtomicU64>(1).is_err(), "not aligned");
+/// # Ok::<(), comm_core::Error>(())
+/// ```
+pub struct Pinned<T> {
+    at: NonNull<T>,
+    memory: Memory,
+}
+
+impl Memory {
+    /// The value that lies so many bytes into it.
+    ///
+    /// # Errors
+    /// It is not inside, or not aligned.
+    pub fn pin<T: Shared>(&self, offset: u64) -> Result<Pinned<T>> {
+        let at = NonNull::from(&self.typed::<T>(offset, 1)?[0]);
+        Ok(Pinned { at, memory: self.clone() })
+    }
+}
+
+impl<T> Pinned<T> {
+    /// The memory in which it lies.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+impl<T: Shared> Deref for Pinned<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: `typed` found a valid value at this address for as long as the memory is borrowed, and what that borrow
+        // stands for, a mapping that does not move, is held by the memory that lies beside the address.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+// SAFETY: it is a shared reference to a value that is Sync, and the handle of the memory is Send.
+unsafe impl<T: Shared> Send for Pinned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Shared> Sync for Pinned<T> {}
+
+impl<T> Clone for Pinned<T> {
+    fn clone(&self) -> Self {
+        Pinned { at: self.at, memory: self.memory.clone() }
+    }
+}
+
+impl<T> fmt::Debug for Pinned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinned").field("memory", &self.memory).finish_non_exhaustive()
     }
 }

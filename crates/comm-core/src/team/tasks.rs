@@ -14,6 +14,7 @@ use super::shared::TeamShared;
 use super::watch::Watch;
 use crate::error::{Error, Result};
 use crate::hub::Alarm;
+use crate::shm::Pinned;
 use crate::sync::lock;
 use crate::wait::{Cell, Deadline, clock, guarded};
 
@@ -85,6 +86,12 @@ impl TeamShared {
 pub trait CellRef: Send + Sync + 'static {
     /// The cell.
     fn cell(&self) -> &Cell;
+}
+
+impl CellRef for Pinned<Cell> {
+    fn cell(&self) -> &Cell {
+        self
+    }
 }
 
 /// A one-sided wait of a task: see [`Member::wait_task`].

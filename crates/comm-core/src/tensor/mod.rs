@@ -70,6 +70,7 @@ pub use frozen::Tensor;
 pub use layout::Layout;
 pub use place::Place;
 pub use tile::{Footprint, Runs, Tile};
+pub use transfer::Transfer;
 pub use view_mut::TensorMut;
 
 /// The most dimensions that a tensor can have.

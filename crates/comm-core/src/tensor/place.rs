@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{DType, Layout, Tensor};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::shm::{Arena, Segment};
 
@@ -45,10 +46,7 @@ impl Tensor {
     /// [`Error::DeviceMismatch`] for memory of a device; those of [`contiguous_in`](Tensor::contiguous_in).
     pub fn placed_in(&self, arena: &Arena) -> Result<(Tensor, Option<Place>)> {
         const OP: &str = "Tensor::placed_in";
-        if !self.device().is_cpu() {
-            let (seen, expected) = (self.device().to_string(), "cpu".to_owned());
-            return Err(Error::DeviceMismatch { op: OP, seen, expected });
-        }
+        self.device().expect(Device::Cpu, OP)?;
         if self.numel() == 0 {
             return Ok((self.clone(), None));
         }

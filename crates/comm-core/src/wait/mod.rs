@@ -42,7 +42,7 @@ pub(crate) use blocking::Unmet;
 pub(crate) use blocking::{Waiter, until};
 pub use cell::{Bell, Cell, SLOTS};
 #[cfg(not(loom))]
-pub(crate) use guarded::guarded;
+pub use guarded::guarded;
 #[cfg(not(loom))]
 pub use oneshot::OneShot;
 pub use park::ParkWord;

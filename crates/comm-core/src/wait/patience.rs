@@ -113,6 +113,11 @@ impl Patience {
         self.slice = slice.min(SLICE);
     }
 
+    /// When it ends.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
     /// Begins another wait under the same deadline.
     pub(crate) fn refresh(&mut self) {
         self.learn();
