@@ -137,10 +137,10 @@ impl Claim {
     /// Why not, with nothing as the value.
     pub(crate) fn check(&self) -> Result<usize, SetError<()>> {
         if is_forked() {
-            return Err(SetError::Failed { value: (), why: Error::Forked });
+            return Err(SetError::failed((), Error::Forked));
         }
         if self.peer.is_dead() {
-            return Err(SetError::Broken { value: (), why: self.gone(BrokenHow::HomeGone) });
+            return Err(SetError::broken((), self.gone(BrokenHow::HomeGone)));
         }
         let word = Word(self.slot.seat.cell.load());
         match self.row {
@@ -152,12 +152,10 @@ impl Claim {
     fn refused(&self, word: Word) -> SetError<()> {
         match word.phase() {
             _ if word.generation() != self.said.generation => {
-                SetError::Broken { value: (), why: self.gone(BrokenHow::Unwanted) }
+                SetError::broken((), self.gone(BrokenHow::Unwanted))
             }
-            Phase::Broken => SetError::Broken { value: (), why: broken(self.name(), word, None) },
-            Phase::Writing if word.is_given_up() => {
-                SetError::Broken { value: (), why: broken(self.name(), word, None) }
-            }
+            Phase::Broken => SetError::broken((), broken(self.name(), word, None)),
+            Phase::Writing if word.is_given_up() => SetError::broken((), broken(self.name(), word, None)),
             _ => SetError::AlreadySet { value: (), what: self.name() },
         }
     }
@@ -182,7 +180,7 @@ impl Claim {
                 let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
                 Error::io(format!("sending the segments of {}", self.name()), cause)
             };
-            return Err(SetError::Failed { value: (), why });
+            return Err(SetError::failed((), why));
         }
         let (cell, generation) = (&self.slot.seat.cell, self.said.generation);
         state::begin(cell, generation, row).map_err(|word| self.refused(word))?;

@@ -30,18 +30,26 @@ pub enum SetError<T> {
         /// The value that was to be set.
         value: T,
         /// How.
-        why: Error,
+        why: Box<Error>,
     },
     /// It cannot be set to this value, or not now: the promise is as before.
     Failed {
         /// The value that was to be set.
         value: T,
         /// Why not.
-        why: Error,
+        why: Box<Error>,
     },
 }
 
 impl<T> SetError<T> {
+    pub(crate) fn broken(value: T, why: Error) -> SetError<T> {
+        SetError::Broken { value, why: Box::new(why) }
+    }
+
+    pub(crate) fn failed(value: T, why: Error) -> SetError<T> {
+        SetError::Failed { value, why: Box::new(why) }
+    }
+
     /// The value.
     pub fn into_value(self) -> T {
         match self {
@@ -77,7 +85,7 @@ impl<T> From<SetError<T>> for Error {
     fn from(error: SetError<T>) -> Error {
         match error {
             SetError::AlreadySet { what, .. } => Error::AlreadySet { what },
-            SetError::Broken { why, .. } | SetError::Failed { why, .. } => why,
+            SetError::Broken { why, .. } | SetError::Failed { why, .. } => *why,
         }
     }
 }

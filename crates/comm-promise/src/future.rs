@@ -158,7 +158,6 @@ impl<T: Send + 'static> Future<T> {
     /// assert_eq!(ENTERED.load(Ordering::Relaxed), 1);
     /// # Ok::<(), comm_core::Error>(())
     /// ```
-    #[must_use]
     pub fn on_blocking<G: 'static>(mut self, enter: impl Fn() -> G + Send + Sync + 'static) -> Future<T> {
         self.blocking = Blocking::new(enter);
         self

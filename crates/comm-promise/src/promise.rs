@@ -136,7 +136,7 @@ impl<T: Send + 'static> Promise<T> {
                 }
                 match claim.pack(*codec, &value, None) {
                     Ok(letter) => claim.set(letter).map_err(|error| error.map(|()| value)),
-                    Err(why) => Err(SetError::Failed { value, why }),
+                    Err(why) => Err(SetError::failed(value, why)),
                 }
             }
         }
@@ -148,6 +148,7 @@ impl<T: Send + 'static> Promise<T> {
     /// # Errors
     /// [`SetError`], with the error.
     #[doc(alias = "SetException")]
+    #[allow(clippy::result_large_err, reason = "what is given back is the error itself")]
     pub fn set_error(&self, error: Error) -> Result<(), SetError<Error>> {
         match &self.side {
             Side::Home(holder) => {
@@ -156,7 +157,7 @@ impl<T: Send + 'static> Promise<T> {
             }
             Side::Away(claim, _) => match Letter::of_error(claim.hub(), &error) {
                 Ok(letter) => claim.set(letter).map_err(|refused| refused.map(|()| error)),
-                Err(why) => Err(SetError::Failed { value: error, why }),
+                Err(why) => Err(SetError::failed(error, why)),
             },
         }
     }
@@ -301,15 +302,14 @@ fn ticket_of<T: Send + 'static>(inner: &Inner<T>) -> Result<Ticket<T>> {
     Ok(Ticket::new(lot.home.hub(), place, index, lot.generation, &(codec.form)()))
 }
 
+#[allow(clippy::result_large_err, reason = "what is given back is the value itself, moved")]
 fn set_here<T: Send + 'static>(inner: &Inner<T>, value: Result<T>) -> Result<(), SetError<Result<T>>> {
     if is_forked() {
-        return Err(SetError::Failed { value, why: Error::Forked });
+        return Err(SetError::failed(value, Error::Forked));
     }
     inner.set(value).map_err(|(value, word): (Result<T>, Word)| match word.phase() {
-        Phase::Broken => SetError::Broken { value, why: broken(inner.name(), word, None) },
-        Phase::Writing if word.is_given_up() => {
-            SetError::Broken { value, why: broken(inner.name(), word, None) }
-        }
+        Phase::Broken => SetError::broken(value, broken(inner.name(), word, None)),
+        Phase::Writing if word.is_given_up() => SetError::broken(value, broken(inner.name(), word, None)),
         _ => SetError::AlreadySet { value, what: inner.name() },
     })
 }

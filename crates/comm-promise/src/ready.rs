@@ -28,7 +28,7 @@ fn hand_over(job: Job) {
     };
     let (sender, jobs) = channel::<Job>();
     let _ = sender.send(job);
-    let run = move || jobs.into_iter().for_each(|job| guarded(job));
+    let run = move || jobs.into_iter().for_each(guarded);
     match std::thread::Builder::new().name("comm-promise".into()).spawn(run) {
         Ok(_) => *worker = Some(sender),
         // The job is dropped with the channel, and so is its promise, which breaks.

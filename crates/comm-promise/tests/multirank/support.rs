@@ -17,6 +17,9 @@ pub type Any<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 pub const SUITE: &str = "promise";
 
+/// The two ends, on the ranks that have them.
+pub type Ends<T> = (Option<Future<T>>, Option<Promise<T>>);
+
 pub type Run = fn(&RankCtx, Kind) -> RankResult;
 
 /// A case for each kind: kind `process` where all ranks are threads.
@@ -91,7 +94,7 @@ impl Scene {
     }
 
     /// A promise of the client, at the worker: by its ticket, or as it is where there are none. The future stays.
-    pub fn ask<T: Value>(&self) -> Any<(Option<Future<T>>, Option<Promise<T>>)> {
+    pub fn ask<T: Value>(&self) -> Any<Ends<T>> {
         let promise = if self.is_client() { Some(Promise::<T>::new(self.kind)?) } else { None };
         let future = promise.as_ref().map(Promise::future).transpose()?;
         Ok((future, self.hand_over(promise)?))

@@ -88,7 +88,7 @@ fn future_dropped(ctx: &RankCtx, kind: Kind) -> RankResult {
         match promise.set(tensor(&[4.0])?) {
             Err(SetError::Broken { value, why }) => {
                 check_eq!(value.to_vec::<f32>()?, [4.0]);
-                is_broken::<()>(Err(why), BrokenHow::Unwanted)?;
+                is_broken::<()>(Err(*why), BrokenHow::Unwanted)?;
             }
             other => return Err(format!("nobody reads it: {other:?}").into()),
         }

@@ -96,8 +96,11 @@ fn dropped(ctx: &RankCtx, kind: Kind) -> RankResult {
         }
         s.all()?;
         if let Some(future) = &mut future {
-            let given_up = async { future.await };
-            drop(given_up);
+            // Begun, and dropped in the middle.
+            drop(async {
+                let value = future.await;
+                panic!("nobody goes on here with {value:?}");
+            });
         }
         if let Some(promise) = &promise
             && !set_before
