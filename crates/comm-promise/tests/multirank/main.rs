@@ -7,9 +7,10 @@
 )]
 
 mod conformance;
+mod host;
 mod support;
 
 fn main() -> std::process::ExitCode {
-    let cases = [conformance::cases()].concat();
-    comm_testkit::main(&cases, &[])
+    let cases = [conformance::cases(), host::cases()].concat();
+    comm_testkit::main(&cases, &host::programs())
 }

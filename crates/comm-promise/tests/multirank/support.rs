@@ -11,7 +11,7 @@ use comm_core::tensor::Tensor;
 use comm_core::wait::OneShot;
 use comm_core::{Deadline, Error, Kind};
 use comm_promise::{Future, Promise, Ticket, Value};
-use comm_testkit::{Case, Layout, RankCtx, RankResult, done};
+use comm_testkit::{Case, Layout, RankCtx, RankResult, done, eventually};
 
 pub type Any<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -28,6 +28,11 @@ pub fn both(name: &str, run: Run) -> [Case; 2] {
     [case(Kind::Process).backend("process").layouts(&[Layout::Threads]), case(Kind::Host).backend("host")]
 }
 
+/// A case of promises between processes, in every layout.
+pub fn host(name: &str, run: fn(&RankCtx) -> RankResult) -> Case {
+    Case::ranks(SUITE, name, run).backend("host")
+}
+
 /// What a case runs with. Rank 0 is the client, at home, and the last rank the worker, in another process where there is one.
 pub struct Scene {
     pub kind: Kind,
@@ -41,6 +46,10 @@ impl Scene {
     pub fn new(ctx: &RankCtx, kind: Kind) -> Any<Scene> {
         let team = Team::join(&ctx.name("promise"), ctx.rank(), ctx.world(), ctx.deadline())?;
         Ok(Scene { kind, team, by: ctx.deadline(), last: ctx.world() - 1, handed: Cell::new(0) })
+    }
+
+    pub fn host(ctx: &RankCtx) -> Any<Scene> {
+        Scene::new(ctx, Kind::Host)
     }
 
     pub fn is_client(&self) -> bool {
@@ -147,4 +156,15 @@ pub fn in_vain<T: std::fmt::Debug + Send>(future: &Future<T>) -> Any<String> {
         Err(error @ Error::Timeout { .. }) if began.elapsed() >= BRIEF => Ok(error.to_string()),
         other => Err(format!("a wait was to give up: {other:?} after {:?}", began.elapsed()).into()),
     }
+}
+
+/// Blocks of this process: of tensors, and of windows.
+pub fn blocks(s: &Scene) -> (u64, u64) {
+    (s.team.hub().tensors().stats().blocks, s.team.hub().windows().stats().blocks)
+}
+
+/// As many blocks of tensors as there were.
+pub fn until_blocks(s: &Scene, expected: u64) -> Any<()> {
+    let outcome = eventually("all blocks of tensors were given back", || blocks(s).0 == expected);
+    outcome.map_err(|error| format!("{error}: {}, expected {expected}", blocks(s).0).into())
 }
