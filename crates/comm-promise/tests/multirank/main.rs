@@ -7,10 +7,12 @@
 )]
 
 mod conformance;
+mod fault;
 mod host;
 mod support;
 
 fn main() -> std::process::ExitCode {
-    let cases = [conformance::cases(), host::cases()].concat();
-    comm_testkit::main(&cases, &host::programs())
+    let cases = [conformance::cases(), host::cases(), fault::cases()].concat();
+    let programs = [host::programs(), fault::programs()].concat();
+    comm_testkit::main(&cases, &programs)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comm_core::hub::Hub;
 use comm_core::tensor::Tensor;
 use comm_core::{Error, Kind};
-use comm_promise::{Promise, Wire};
+use comm_promise::{Promise, Ticket, Wire};
 use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, LauncherCtx, Layout, Program, RankCtx, RankResult, check, check_eq, done};
 
@@ -21,6 +21,9 @@ const LIMIT: Duration = Duration::from_secs(100);
 pub fn cases() -> Vec<Case> {
     let case = Case::launcher(SUITE, "hostile/-/-/noise-in-slots", |ctx: &LauncherCtx| {
         for report in ctx.launch(NOISE.name).limit(LIMIT).run(LIMIT)? {
+            for note in &report.notes {
+                ctx.progress(&format!("rank {}: {}", report.rank, note.text));
+            }
             check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
         }
         done()
@@ -45,7 +48,7 @@ fn noise(ctx: &RankCtx) -> RankResult {
             if let Ok(promise) = Promise::attach(&ticket, Duration::from_secs(5)) {
                 let _ = promise.set(vec![tensor(&[round as f32; 4])?; 1 + round % 9]);
             }
-            scribble(&s, ticket.home(), &mut rng)?;
+            scribble(&s, &ticket, &mut rng)?;
         }
         s.all()?;
         if let Some(future) = future {
@@ -69,7 +72,9 @@ fn noise(ctx: &RankCtx) -> RankResult {
         }
         s.all()?;
     }
-    ctx.note(format!("{seen:?}"));
+    if s.is_client() {
+        ctx.note(format!("{} read, {} waited for in vain, {} errors", seen[0], seen[1], seen[2]));
+    }
     // Promises of the other process are as they were.
     let home = ctx.world() - 1;
     let promise = s.is_worker().then(|| Promise::<Wire<u8>>::new(Kind::Host)).transpose()?;
@@ -85,20 +90,16 @@ fn noise(ctx: &RankCtx) -> RankResult {
 }
 
 /// Writes noise into some words of slots of the other process, as one who has mapped its segment can.
-fn scribble(s: &Scene, home: comm_core::hub::Nonce, rng: &mut SplitMix64) -> Any<()> {
-    let peer = Hub::get()?.meet(home, s.by)?.ok_or("it lives")?;
-    // Windows come first, and the chunk is the first block in there that is so large: found by its magic number.
-    let segment =
-        (1..8).filter_map(|id| peer.await_segment(id, Duration::ZERO)).find(|segment| segment.is_writable());
-    let segment = segment.ok_or("the other one has windows")?;
-    let magic = u64::from_le_bytes(*b"promises");
-    let word = |offset: u64| -> Any<u64> { Ok(segment.typed::<AtomicU64>(offset)?.load(Ordering::Relaxed)) };
-    let mut chunk = 0;
-    while word(chunk)? != magic {
-        chunk += 64;
-    }
+fn scribble(s: &Scene, ticket: &Ticket<Vec<Tensor>>, rng: &mut SplitMix64) -> Any<()> {
+    // Where it lies is private, but said for people: segment, offset, slot, generation.
+    let said = format!("{ticket:?}");
+    let numbers: Vec<u64> =
+        said.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).take(3).collect();
+    let [segment, chunk, index] = numbers[..] else { return Err(said.into()) };
+    let peer = Hub::get()?.meet(ticket.home(), s.by)?.ok_or("it lives")?;
+    let segment = peer.await_segment(segment, s.by).ok_or("it is mapped")?;
     for _ in 0..1 + rng.below(4) {
-        let slot = chunk + HEADER + SLOT * rng.below(3);
+        let slot = chunk + HEADER + SLOT * index;
         let at = match rng.below(4) {
             // The word itself, mask and tag, the rows, the letter.
             0 => slot,
