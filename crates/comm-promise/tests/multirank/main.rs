@@ -13,6 +13,6 @@ mod support;
 
 fn main() -> std::process::ExitCode {
     let cases = [conformance::cases(), host::cases(), fault::cases()].concat();
-    let programs = [host::programs(), fault::programs()].concat();
+    let programs = [conformance::PROGRAMS, &host::programs(), &fault::programs()].concat();
     comm_testkit::main(&cases, &programs)
 }

@@ -1,6 +1,6 @@
 //! What is the same for both kinds.
 
-use comm_testkit::Case;
+use comm_testkit::{Case, Program};
 
 use crate::support::{Run, both};
 
@@ -14,5 +14,8 @@ const CASES: &[&[(&str, Run)]] =
     &[setting::CASES, ending::CASES, tasks::CASES, joining::CASES, streams::CASES];
 
 pub fn cases() -> Vec<Case> {
-    CASES.iter().copied().flatten().flat_map(|&(name, run)| both(name, run)).collect()
+    let all = CASES.iter().copied().flatten().flat_map(|&(name, run)| both(name, run));
+    all.chain([tasks::in_fresh_processes()]).collect()
 }
+
+pub const PROGRAMS: &[Program] = &[tasks::FRESH];

@@ -1,16 +1,19 @@
 //! Futures that are awaited.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use comm_core::error::BrokenHow;
+use comm_core::tensor::{DType, TensorBuf};
 use comm_core::{Error, Kind};
 use comm_promise::{Future, Wire};
-use comm_testkit::{RankCtx, RankResult, block_on, check, check_eq, eventually};
+use comm_testkit::{
+    Case, LauncherCtx, Layout, Program, RankCtx, RankResult, block_on, check, check_eq, done, eventually,
+};
 
-use crate::support::{Any, Run, Scene, is_broken, poll, tensor};
+use crate::support::{Any, Run, SUITE, Scene, is_broken, poll, tensor};
 
 pub const CASES: &[(&str, Run)] = &[
     ("await/-/f32/value", value),
@@ -245,14 +248,30 @@ fn unruly(ctx: &RankCtx, kind: Kind) -> RankResult {
 struct Waits {
     second: Future<comm_core::tensor::Tensor>,
     by: comm_core::Deadline,
+    begun: AtomicBool,
     seen: Mutex<Option<Result<Vec<f32>, String>>>,
 }
 
 impl Wake for Waits {
     fn wake(self: Arc<Self>) {
+        self.begun.store(true, Ordering::Release);
         let value = self.second.get(self.by).and_then(|tensor| Ok(tensor.to_vec::<f32>()?));
         *self.seen.lock().unwrap() = Some(value.map_err(|error| error.to_string()));
     }
+}
+
+/// In processes that have made no tensor before: what is set comes in their first segment.
+pub const FRESH: Program =
+    Program { name: "promise-continuation", run: |ctx: &RankCtx| continuation(ctx, Kind::Host) };
+
+pub fn in_fresh_processes() -> Case {
+    let case = Case::launcher(SUITE, "await/-/-/continuation-and-first-segment", |ctx: &LauncherCtx| {
+        for report in ctx.launch(FRESH.name).run(ctx.deadline())? {
+            check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
+        }
+        done()
+    });
+    case.backend("host").layouts(&[Layout::Processes])
 }
 
 fn continuation(ctx: &RankCtx, kind: Kind) -> RankResult {
@@ -260,18 +279,27 @@ fn continuation(ctx: &RankCtx, kind: Kind) -> RankResult {
     let (first, first_promise) = s.ask::<()>()?;
     let (second, second_promise) = s.ask()?;
     let mut first = first;
-    let waits = second.map(|second| Arc::new(Waits { second, by: s.by, seen: Mutex::default() }));
+    let waits = second.map(|second| {
+        Arc::new(Waits { second, by: s.by, begun: AtomicBool::new(false), seen: Mutex::default() })
+    });
     if let (Some(first), Some(waits)) = (&mut first, &waits) {
         let waker = Waker::from(waits.clone());
         check!(Pin::new(first).poll(&mut Context::from_waker(&waker)).is_pending());
     }
     s.all()?;
-    // The second one lies in a segment that the home does not have when the first one wakes it.
-    let size = 40 << 20;
+    // The second one is set while the waker of the first waits for it, and lies in a segment that is made for it: it comes over
+    // a link that the waiting thread, which may be the one that serves links, has to look after by itself.
+    let size = 8 << 20;
     std::thread::scope(|scope| -> Any<()> {
         let setter = first_promise.map(|first| scope.spawn(move || first.set(())));
+        if let Some(waits) = &waits {
+            eventually("the waker waits", || waits.begun.load(Ordering::Acquire))?;
+        }
+        s.all()?;
         if let Some(second) = second_promise {
-            second.set(tensor(&vec![1.5; size / 4])?)?;
+            let mut buf = TensorBuf::zeros_in(s.team.hub().tensors(), &[size / 4], DType::F32)?;
+            buf.as_mut_slice::<f32>()?.fill(1.5);
+            second.set(buf.freeze())?;
         }
         if let Some(setter) = setter {
             setter.join().unwrap()?;
