@@ -16,6 +16,9 @@ use crate::blocking::Blocking;
 use crate::inner::{Found, Inner};
 use crate::state::{End, Word};
 
+/// Who waits, and who is waited for: there is a core for each before either spins.
+const PARTIES: usize = 2;
+
 /// A value that has been asked for.
 ///
 /// It is read once: by [`get`](Future::get), by a [`wait`](Future::wait) that comes to it, or by `.await`, on any executor. What it
@@ -81,8 +84,13 @@ impl<T: Send + 'static> Future<T> {
     /// again.
     #[doc(alias = "Get")]
     pub fn get(&self, deadline: impl Into<Deadline>) -> Result<T> {
-        let mut patience = Patience::new(deadline.into(), 2);
-        self.take(&mut patience)?.ok_or_else(|| self.timed_out(patience.waited()))
+        match self.now()? {
+            Some(value) => Ok(value),
+            None => {
+                let mut patience = Patience::new(deadline.into(), PARTIES);
+                self.later(&mut patience)?.ok_or_else(|| self.timed_out(patience.waited()))
+            }
+        }
     }
 
     /// The value, if it comes within a time; `None` if it has not, and the future is as before.
@@ -104,7 +112,10 @@ impl<T: Send + 'static> Future<T> {
     #[doc(alias = "Wait")]
     #[doc(alias = "WaitFor")]
     pub fn wait(&self, timeout: impl Into<Deadline>) -> Result<Option<T>> {
-        self.take(&mut Patience::new(timeout.into(), 2))
+        match self.now()? {
+            Some(value) => Ok(Some(value)),
+            None => self.later(&mut Patience::new(timeout.into(), PARTIES)),
+        }
     }
 
     /// Whether it can be read now without waiting, with a value or an error. Not once it has been read.
@@ -163,14 +174,17 @@ impl<T: Send + 'static> Future<T> {
         self
     }
 
-    /// The value, if it comes while there is patience.
-    fn take(&self, patience: &mut Patience) -> Result<Option<T>> {
+    /// The value, if it is there. Without a look at the clock: most are, when they are asked for.
+    fn now(&self) -> Result<Option<T>> {
         refuse_forked()?;
-        if let Some(word) = self.inner.end()
-            && let Found::Ended(outcome) = self.inner.take(word)
-        {
-            return outcome.map(Some);
+        match self.inner.end().map(|word| self.inner.take(word)) {
+            Some(Found::Ended(outcome)) => outcome.map(Some),
+            Some(Found::OnItsWay(..)) | None => Ok(None),
         }
+    }
+
+    /// The value, if it comes while there is patience.
+    fn later(&self, patience: &mut Patience) -> Result<Option<T>> {
         let _asleep = self.blocking.enter();
         loop {
             let Some(word) = self.inner.wait(patience) else { return Ok(None) };

@@ -53,11 +53,9 @@ fn unclaimed(ctx: &RankCtx) -> RankResult {
     if s.is_client() {
         let promise = Promise::<()>::new(Kind::Host)?;
         let future = promise.future()?;
-        let ticket = promise.into_ticket()?;
+        promise.into_ticket()?;
         let said = in_vain(&future)?;
         check!(said.contains("unclaimed"), "{said}");
-        drop(ticket);
-        in_vain(&future)?;
         future.cancel();
         is_broken(block_on(future), BrokenHow::Cancelled)?;
     }
