@@ -389,6 +389,42 @@ fn pipeline_queue() -> Outcome {
 }
 
 #[test]
+fn pipeline() -> Outcome {
+    let said = |args: &[&str]| -> Result<Vec<String>, std::io::Error> {
+        let mut command = Command::new(folder().join("pipeline"));
+        command.args(args).env_remove("COMM_INSTANCE_ID");
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", output.status);
+        Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+    };
+    let order = [9, 7, 5, 3, 1, 0, 2, 4, 6, 8];
+    let all: Vec<String> = order.iter().map(|of| format!("{of} squared is [{}]", of * of)).collect();
+    assert_eq!(said(&[])?, all);
+    let some: Vec<String> = order
+        .iter()
+        .map(|of| match of {
+            0..4 => format!("{of} squared is [{}]", of * of),
+            _ => format!("{of} squared is not known: the worker died"),
+        })
+        .collect();
+    assert_eq!(said(&["--kill"])?, some);
+    Ok(())
+}
+
+#[test]
+fn get_tensor() -> Outcome {
+    check_sizes("get_tensor", |rank, size| {
+        if rank + 1 < size {
+            return vec![];
+        }
+        let rows: Vec<usize> = (0..size).flat_map(|r| [10 * r, 10 * r + 1, 10 * r + 2]).collect();
+        let sum: Vec<usize> = (0..3).map(|c| (0..size).map(|r| 10 * r + c).sum()).collect();
+        vec![format!("rank {rank}: rows {rows:?}"), format!("rank {rank}: sum {sum:?}")]
+    })
+}
+
+#[test]
 fn wrong_arguments_are_refused() -> Outcome {
     for name in [
         "all_reduce",

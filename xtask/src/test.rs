@@ -13,7 +13,7 @@ use crate::out::{People, note};
 use crate::report::{Counts, check_writable, write_rows};
 
 /// The crates whose library holds loom models, in modules called `loom_models`.
-const LOOM_CRATES: &[&str] = &["comm-core", "comm-store"];
+const LOOM_CRATES: &[&str] = &["comm-core", "comm-store", "comm-promise"];
 
 /// A slow lane of `--lane`: steps that the rest of the tests leave out.
 struct Lane {

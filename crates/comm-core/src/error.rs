@@ -81,6 +81,40 @@ impl fmt::Display for PeerState {
     }
 }
 
+/// How a promise was broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BrokenHow {
+    /// Its last holder dropped it without a value.
+    Dropped,
+    /// Its last holder dropped it while unwinding from a panic.
+    Panicked,
+    /// The process of its last holder died.
+    Died,
+    /// The link to the process of its last holder was lost, and that process lives.
+    LinkBroke,
+    /// It was cancelled on the side of its future.
+    Cancelled,
+    /// Nobody reads it any more: its future has been dropped, or has got its value.
+    Unwanted,
+    /// Its home, the process with its future, is gone.
+    HomeGone,
+}
+
+impl fmt::Display for BrokenHow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BrokenHow::Dropped => "its last holder dropped it without a value",
+            BrokenHow::Panicked => "its last holder dropped it while unwinding from a panic",
+            BrokenHow::Died => "the process of its last holder died",
+            BrokenHow::LinkBroke => "the link to the process of its last holder was lost",
+            BrokenHow::Cancelled => "it was cancelled",
+            BrokenHow::Unwanted => "nobody reads it any more",
+            BrokenHow::HomeGone => "its home process is gone",
+        })
+    }
+}
+
 /// A rank that a wait was still missing, and its state at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
@@ -93,9 +127,9 @@ pub struct Missing {
 /// Where an error met its caller: team, rank, operation and how long that operation had been going on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct At {
-    /// Name of the team.
+    /// Name of the team; empty outside of any.
     pub team: String,
-    /// The caller's own rank.
+    /// The caller's own rank in it.
     pub rank: usize,
     /// The operation, with its key, cell or sequence number.
     pub op: String,
@@ -105,7 +139,10 @@ pub struct At {
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "team {:?}, rank {}, {}, after {:.1?}", self.team, self.rank, self.op, self.elapsed)
+        if !self.team.is_empty() {
+            write!(f, "team {:?}, rank {}, ", self.team, self.rank)?;
+        }
+        write!(f, "{}, after {:.1?}", self.op, self.elapsed)
     }
 }
 
@@ -248,6 +285,48 @@ pub enum Error {
         /// How many had finished.
         finished: usize,
     },
+    /// A promise has a value already, or an error; that one stays.
+    #[error("{what} has been set already")]
+    AlreadySet {
+        /// The promise.
+        what: String,
+    },
+    /// The future of a promise has been taken, or is in another process.
+    #[error("the future of {what} has been taken already")]
+    FutureTaken {
+        /// The promise.
+        what: String,
+    },
+    /// A future has given its value away.
+    #[error("{what} has been read already")]
+    AlreadyConsumed {
+        /// The promise.
+        what: String,
+    },
+    /// A promise will not be kept.
+    #[error("{what} is broken: {how}{}", Who(*pid))]
+    BrokenPromise {
+        /// The promise.
+        what: String,
+        /// How that came.
+        how: BrokenHow,
+        /// The process that it lies with, if it is another one and can be named in this pid namespace.
+        pid: Option<u32>,
+    },
+    /// Whoever was to give a value gave this error instead, in another process.
+    #[error("set to an error: {what}")]
+    SetToError {
+        /// What that process said.
+        what: String,
+    },
+    /// One of several did not succeed.
+    #[error("number {index}: {source}")]
+    OneOf {
+        /// Which, from 0 on.
+        index: usize,
+        /// What became of it.
+        source: Box<Error>,
+    },
     /// The name belongs to a live team; that team goes on.
     #[error("the name {name:?} is in use by a live team; leave it first or choose another name")]
     NameInUse {
@@ -341,6 +420,14 @@ impl Error {
             | Error::Mismatch { at, .. } => Some(at),
             _ => None,
         }
+    }
+}
+
+struct Who(Option<u32>);
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |pid| write!(f, " (process {pid})"))
     }
 }
 

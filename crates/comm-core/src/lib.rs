@@ -21,6 +21,8 @@ pub mod error;
 #[cfg(not(loom))]
 pub mod hub;
 #[cfg(not(loom))]
+mod kind;
+#[cfg(not(loom))]
 pub mod layout;
 #[cfg(not(loom))]
 pub mod points;
@@ -38,6 +40,8 @@ pub mod wire;
 
 #[cfg(not(loom))]
 pub use error::{Error, Result};
+#[cfg(not(loom))]
+pub use kind::Kind;
 #[cfg(not(loom))]
 pub use wait::Deadline;
 

@@ -73,3 +73,47 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     }
     Ok(message)
 }
+
+/// Encodes a value of any size, for [`decode_value`]: no control message, but something that a user hands over.
+///
+/// # Errors
+/// [`WireError::Encode`] if it cannot be encoded.
+///
+/// ```
+/// use comm_core::wire::{decode_value, encode_value};
+///
+/// let text = "long ".repeat(100_000);
+/// assert_eq!(decode_value::<String>(&encode_value(&text)?)?, text);
+/// # Ok::<(), comm_core::wire::WireError>(())
+/// ```
+pub fn encode_value<T: Serialize>(value: &T) -> Result<Vec<u8>, WireError> {
+    bincode::serde::encode_to_vec(value, bincode::config::standard())
+        .map_err(|e| WireError::Encode(e.to_string()))
+}
+
+/// Decodes a value that fills the bytes exactly. What it may ask for is limited by their number, so a few hostile bytes do not
+/// ask for all memory.
+///
+/// # Errors
+/// [`WireError::Decode`] if the bytes are too many, too few, or not of this type.
+pub fn decode_value<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    fn limited<T: DeserializeOwned, const LIMIT: usize>(bytes: &[u8]) -> Result<T, WireError> {
+        let format = bincode::config::standard().with_limit::<LIMIT>();
+        let (value, used) =
+            bincode::serde::decode_from_slice(bytes, format).map_err(|e| WireError::Decode(e.to_string()))?;
+        if used != bytes.len() {
+            return Err(WireError::Decode(format!("{} bytes follow the value", bytes.len() - used)));
+        }
+        Ok(value)
+    }
+    // One encoded byte stands for sixteen at most: a small number of 128 bits.
+    match bytes.len().saturating_mul(16) {
+        n if n <= 1 << 16 => limited::<T, { 1 << 16 }>(bytes),
+        n if n <= 1 << 20 => limited::<T, { 1 << 20 }>(bytes),
+        n if n <= 1 << 24 => limited::<T, { 1 << 24 }>(bytes),
+        n if n <= 1 << 28 => limited::<T, { 1 << 28 }>(bytes),
+        n if n <= 1 << 32 => limited::<T, { 1 << 32 }>(bytes),
+        n if n <= 1 << 36 => limited::<T, { 1 << 36 }>(bytes),
+        _ => limited::<T, { 1 << 48 }>(bytes),
+    }
+}

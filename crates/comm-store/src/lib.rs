@@ -4,8 +4,6 @@
 //! of which the collectives of comm-group are made. [`store`] hands over tensors by key: one rank publishes, others fetch.
 
 mod directory;
-#[cfg(not(loom))]
-mod memory;
 pub mod signal;
 #[cfg(not(loom))]
 pub mod store;

@@ -20,7 +20,7 @@ pub(crate) enum Purpose {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"comm\r\n\x1a\0");
 /// The version of the messages themselves.
-const WIRE: u32 = 1;
+const WIRE: u32 = 2;
 
 /// The greeting. Both ends are on one host, so numbers are in its byte order.
 #[derive(Debug, Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]

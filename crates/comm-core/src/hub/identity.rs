@@ -27,6 +27,11 @@ impl Nonce {
         Ok(Nonce(bytes))
     }
 
+    /// Its bits as a number.
+    pub fn as_u128(self) -> u128 {
+        u128::from_le_bytes(self.0)
+    }
+
     pub(crate) fn bytes(self) -> [u8; 16] {
         self.0
     }

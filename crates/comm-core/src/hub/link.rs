@@ -39,6 +39,8 @@ pub(super) enum Message {
     Introduction { robust: bool },
     /// A segment; its descriptor comes along.
     Segment { id: u64, len: u64, writable: bool },
+    /// The other end is asked to make its link to this process, too.
+    Meet,
 }
 
 /// The sending end of a link.
@@ -72,6 +74,17 @@ impl Outgoing {
         link.sender.push(greeting, vec![life, bell]);
         link.push_segments(hub);
         Ok(link)
+    }
+
+    /// Sends a message that is no segment.
+    pub(super) fn say(&self, message: Vec<u8>) {
+        self.sender.push(message, Vec::new());
+    }
+
+    /// Whether these segments have been sent: not only that they are to be.
+    pub(super) fn has_pushed(&self, segments: &[u64]) -> bool {
+        let pushed = lock(&self.pushed);
+        segments.iter().all(|id| pushed.contains(id)) && self.sender.is_idle()
     }
 
     /// What the process at the other end is doing.
@@ -142,14 +155,56 @@ impl Source for Outgoing {
 
 /// The receiving end of a link.
 pub(super) struct Incoming {
+    me: Weak<Incoming>,
     socket: Socket,
     hub: Weak<Hub>,
     peer: OnceLock<Arc<Peer>>,
+    /// Whether it has come to its end. Held by whoever reads from it, so that packets are taken in order.
+    is_over: Mutex<bool>,
 }
 
 impl Incoming {
-    pub(super) fn new(socket: Socket, hub: &Arc<Hub>) -> Incoming {
-        Incoming { socket, hub: Arc::downgrade(hub), peer: OnceLock::new() }
+    pub(super) fn new(socket: Socket, hub: &Arc<Hub>) -> Arc<Incoming> {
+        Arc::new_cyclic(|me| Incoming {
+            me: me.clone(),
+            socket,
+            hub: Arc::downgrade(hub),
+            peer: OnceLock::new(),
+            is_over: Mutex::new(false),
+        })
+    }
+
+    /// Takes what has come, on whatever thread; `false` once nothing will come any more. What one who waits for a segment
+    /// does by himself, for the reactor may be inside of a waker that does the waiting.
+    pub(super) fn serve(&self, hub: &Arc<Hub>) -> bool {
+        let (peer, why) = {
+            let mut is_over = lock(&self.is_over);
+            if *is_over {
+                return false;
+            }
+            let why = match self.drain(hub) {
+                Ok(true) => return true,
+                Ok(false) => "its end was reached".to_string(),
+                Err(error) => {
+                    tracing::warn!(%error, pid = self.socket.peer_pid(), "a link was refused");
+                    error.to_string()
+                }
+            };
+            *is_over = true;
+            (self.peer.get(), why)
+        };
+        // The reactor is to see that it is over, too.
+        self.socket.shut_down();
+        if let Some(peer) = peer {
+            peer.link_is_over();
+            hub.link_ended(peer.nonce(), &why);
+        }
+        false
+    }
+
+    /// As [`serve`](Incoming::serve), for whoever is not the reactor; `None` without a hub.
+    pub(super) fn serve_now(&self) -> Option<bool> {
+        Some(self.serve(&self.hub.upgrade()?))
     }
 
     /// Reads what is there, as much as fits in a turn; `Ok(false)` at the end of the connection.
@@ -169,8 +224,13 @@ impl Incoming {
 
     fn take(&self, hub: &Arc<Hub>, packet: Packet) -> Result<()> {
         let Some(peer) = self.peer.get() else { return self.introduce(hub, packet) };
-        let Message::Segment { id, len, writable } = wire::decode(&packet.bytes)? else {
-            return Err(Error::bad_peer("a second introduction"));
+        let (id, len, writable) = match wire::decode(&packet.bytes)? {
+            Message::Segment { id, len, writable } => (id, len, writable),
+            Message::Meet => {
+                hub.link_back(peer.nonce());
+                return Ok(());
+            }
+            Message::Introduction { .. } => return Err(Error::bad_peer("a second introduction")),
         };
         let [fd] = take_fds(packet.fds, "a segment")?;
         if peer.segment_count() >= MAX_SEGMENTS {
@@ -181,6 +241,8 @@ impl Incoming {
         if !peer.add_segment(segment) {
             return Err(Error::bad_peer(format!("segment {id} is pushed twice")));
         }
+        // A task may wait for it.
+        hub.reactor.ring();
         Ok(())
     }
 
@@ -197,9 +259,10 @@ impl Incoming {
             return Ok(());
         };
         check_bell(&bell)?;
-        let peer = Arc::new(Peer::new(nonce, self.socket.peer_pid(), Arc::new(life), bell, robust));
+        let link = self.me.clone();
+        let peer = Arc::new(Peer::new(nonce, self.socket.peer_pid(), Arc::new(life), bell, robust, link));
         hub.peer_arrived(peer.clone())?;
-        // Only this thread, the reactor's, sets it.
+        // Only who holds the lock of this link sets it.
         let _ = self.peer.set(peer);
         Ok(())
     }
@@ -212,22 +275,11 @@ impl Source for Incoming {
 
     fn ready(&self, token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
-        let outcome = self.drain(&hub);
-        if !matches!(outcome, Ok(true)) || self.peer.get().is_some() {
+        let goes_on = self.serve(&hub);
+        if !goes_on || self.peer.get().is_some() {
             hub.lobby.leave(token);
         }
-        let why = match outcome {
-            Ok(true) => return Keep::Yes,
-            Ok(false) => "its end was reached".to_string(),
-            Err(error) => {
-                tracing::warn!(%error, pid = self.socket.peer_pid(), "a link was refused");
-                error.to_string()
-            }
-        };
-        if let Some(peer) = self.peer.get() {
-            hub.link_ended(peer.nonce(), &why);
-        }
-        Keep::No
+        if goes_on { Keep::Yes } else { Keep::No }
     }
 }
 

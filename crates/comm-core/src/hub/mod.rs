@@ -7,6 +7,9 @@
 //! A peer is known by its [`Nonce`]. What a peer needs of this process (the life word, the bell of its reactor, its
 //! segments) is pushed over a link when the two first meet or when it comes to be; nothing is ever pulled.
 //!
+//! What stands on links and not on a team is an [`Attendant`], which hears about peers; [`Hub::meet`] is how two processes
+//! come to have links.
+//!
 //! After `fork` a child has no hub: calls return [`Error::Forked`], and what it inherited does nothing when dropped.
 
 use std::collections::HashMap;
@@ -22,12 +25,16 @@ use crate::sync::lock;
 use crate::team::registry::Registry;
 use crate::wait::{Deadline, Patience};
 
+mod alarm;
+mod attend;
 mod fds;
 pub(crate) mod hello;
 mod identity;
+mod keep;
 mod link;
 mod liveness;
 pub(crate) mod lobby;
+mod meet;
 pub(crate) mod names;
 mod peer;
 pub(crate) mod reactor;
@@ -38,12 +45,15 @@ pub(crate) mod socket;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use alarm::Alarm;
+pub use attend::{Attendant, Loss};
 pub use identity::{Instance, Nonce};
+use keep::Keeper;
 use link::{Incoming, Linked, Outgoing, PidfdSource};
 use liveness::Liveness;
 use lobby::Lobby;
 use names::{Address, Namespace};
-pub(crate) use peer::Peer;
+pub use peer::Peer;
 use reactor::{Keep, Reactor, Source};
 use refuse::{Call, refused};
 use socket::Listener;
@@ -84,6 +94,8 @@ pub struct Hub {
     budget: Budget,
     pub(crate) lobby: Lobby,
     pub(crate) teams: Registry,
+    attendants: Mutex<Vec<Arc<dyn Attendant>>>,
+    keeper: Keeper,
 }
 
 impl std::fmt::Debug for Hub {
@@ -163,6 +175,8 @@ impl Hub {
             budget: Budget::from_config()?,
             lobby: Lobby::default(),
             teams: Registry::default(),
+            attendants: Mutex::default(),
+            keeper: Keeper::default(),
         });
         let _ = hub_slot.set(Arc::downgrade(&hub));
         // Now, not at first use: a child that is forked in the middle of that would wait for its end for ever.
@@ -173,7 +187,7 @@ impl Hub {
         let served = hub.clone();
         std::thread::Builder::new()
             .name("comm-reactor".into())
-            .spawn(move || served.reactor.run(|| served.teams.rung()))
+            .spawn(move || served.reactor.run(|| served.rung()))
             .map_err(|e| Error::io("starting the reactor thread", e))?;
         Ok(hub)
     }
@@ -181,6 +195,16 @@ impl Hub {
     /// This process's nonce.
     pub fn nonce(&self) -> Nonce {
         self.nonce
+    }
+
+    /// The user of this process, and of all that it meets.
+    pub fn user(&self) -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    /// Has the reactor of this process look at what may have changed, as when a peer rings.
+    pub fn ring(&self) {
+        self.reactor.ring();
     }
 
     /// The scope of this process's names.
@@ -248,6 +272,13 @@ impl Hub {
         links.values().for_each(|link| link.push_segments(self));
     }
 
+    /// What the reactor does when it is rung.
+    fn rung(&self) {
+        self.teams.rung();
+        self.tell(|attendant| attendant.rung());
+        self.keeper.sweep();
+    }
+
     /// Makes sure that a peer gets what it needs of this process; `false` if it is too busy to take it now.
     pub(crate) fn link_to(self: &Arc<Self>, nonce: Nonce, hub_name: &str) -> Result<bool> {
         let address: Address = self.namespace.address("hub", hub_name)?;
@@ -310,6 +341,8 @@ impl Hub {
                 Some(Known::Dead) => return Ok(()),
             }
             peers.insert(nonce, Known::Alive(peer.clone()));
+            // With the lock: whoever finds the peer finds that all have been told.
+            self.tell(|attendant| attendant.peer_came(&peer));
         }
         self.liveness.watch_peer(nonce, peer.life());
         self.watch_pid(&peer);
@@ -353,21 +386,30 @@ impl Hub {
         self.liveness.forget_peer(nonce);
         self.peers_changed.notify_all();
         self.teams.link_broke(nonce, why);
+        if let Some(peer) = known {
+            self.tell(|attendant| attendant.peer_lost(&peer, Loss::LinkBroke));
+        }
         self.reactor.ring();
     }
 
     /// A peer's process is gone: called by whoever notices first, harmless after that.
     pub(crate) fn peer_died(&self, nonce: Nonce) {
         let before = self.peers().insert(nonce, Known::Dead);
-        if let Some(Known::Alive(peer)) = before {
+        let peer = match before {
+            Some(Known::Dead) => return,
+            Some(Known::Alive(peer)) => Some(peer),
+            None => None,
+        };
+        if let Some(peer) = &peer {
             peer.mark_dead();
-        } else if matches!(before, Some(Known::Dead)) {
-            return;
         }
         self.peers_changed.notify_all();
         self.liveness.forget_peer(nonce);
         lock(&self.links).remove(&nonce);
         self.teams.process_died(nonce);
+        if let Some(peer) = peer {
+            self.tell(|attendant| attendant.peer_lost(&peer, Loss::Died));
+        }
         // Those who wait for another peer of a team that is over by now: with the lock, so that none of them is between
         // looking and sleeping.
         drop(self.peers());
@@ -393,6 +435,6 @@ impl Source for Door {
 
     fn ready(&self, _token: u64) -> Keep {
         let Some(hub) = self.hub.upgrade() else { return Keep::No };
-        lobby::admit(&hub, &self.listener, || true, |socket, _| Some(Arc::new(Incoming::new(socket, &hub))))
+        lobby::admit(&hub, &self.listener, || true, |socket, _| Some(Incoming::new(socket, &hub)))
     }
 }

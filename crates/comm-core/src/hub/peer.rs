@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 
 use super::fds::HubFd;
 use super::identity::Nonce;
+use super::link::Incoming;
 use super::liveness::LifeWord;
 use crate::error::PeerState;
 use crate::shm::Segment;
 use crate::sync::lock;
 use crate::wait::{Deadline, Patience};
 
-/// What a peer has pushed over its link: its life word, its bell, its segments.
-#[derive(Debug)]
-pub(crate) struct Peer {
+/// Another process, by what it has pushed over its link: its life word, its bell, its segments.
+pub struct Peer {
     nonce: Nonce,
     pid: Option<u32>,
     life: Arc<LifeWord>,
@@ -25,6 +25,15 @@ pub(crate) struct Peer {
     segments: Mutex<HashMap<u64, Arc<Segment>>>,
     changed: Condvar,
     dead: AtomicBool,
+    /// The link over which it pushes, and whether that has come to its end.
+    link: Weak<Incoming>,
+    link_over: AtomicBool,
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("nonce", &self.nonce).field("pid", &self.pid).finish_non_exhaustive()
+    }
 }
 
 impl Peer {
@@ -34,6 +43,7 @@ impl Peer {
         life: Arc<LifeWord>,
         bell: OwnedFd,
         robust: bool,
+        link: Weak<Incoming>,
     ) -> Peer {
         Peer {
             nonce,
@@ -44,10 +54,13 @@ impl Peer {
             segments: Mutex::default(),
             changed: Condvar::new(),
             dead: AtomicBool::new(false),
+            link,
+            link_over: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn nonce(&self) -> Nonce {
+    /// Its nonce.
+    pub fn nonce(&self) -> Nonce {
         self.nonce
     }
 
@@ -56,7 +69,7 @@ impl Peer {
     }
 
     /// Its pid, where this process's pid namespace shows it.
-    pub(crate) fn pid(&self) -> Option<u32> {
+    pub fn pid(&self) -> Option<u32> {
         self.pid
     }
 
@@ -66,17 +79,18 @@ impl Peer {
     }
 
     /// Wakes the peer's reactor.
-    pub(crate) fn ring(&self) {
+    pub fn ring(&self) {
         ring(&self.bell);
     }
 
-    pub(crate) fn is_dead(&self) -> bool {
+    /// Whether it is known to be dead.
+    pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
 
     /// Whether its process is dead by the surest sign that there is: what it could write may be used for something else. (It
     /// may be dead and this process not have been told, if the link had broken before.)
-    pub(crate) fn is_past_writing(&self) -> bool {
+    pub fn is_past_writing(&self) -> bool {
         if self.robust { self.life.is_dead() } else { self.is_dead() }
     }
 
@@ -114,8 +128,40 @@ impl Peer {
         }
     }
 
+    /// A segment of the peer, also of one that is dead: what it had sent off comes, until its link has been read to the end.
+    /// Without waiting if the deadline has passed. `None` if it has not come by the deadline, or never will.
+    pub fn await_segment(&self, id: u64, deadline: impl Into<Deadline>) -> Option<Arc<Segment>> {
+        let mut patience = Patience::sleeping(deadline.into());
+        loop {
+            let over = self.is_link_over();
+            if let Some(segment) = self.lock().get(&id) {
+                return Some(segment.clone());
+            }
+            if over {
+                return None;
+            }
+            let more = self.link.upgrade().and_then(|link| link.serve_now());
+            let segments = self.lock();
+            if segments.contains_key(&id) || more == Some(false) {
+                continue;
+            }
+            drop(patience.on(&self.changed, segments)?);
+        }
+    }
+
+    /// Whether nothing comes from it any more.
+    pub fn is_link_over(&self) -> bool {
+        self.link_over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn link_is_over(&self) {
+        self.link_over.store(true, Ordering::Release);
+        drop(self.lock());
+        self.changed.notify_all();
+    }
+
     /// What the peer's process is doing, as far as /proc tells.
-    pub(crate) fn state(&self) -> PeerState {
+    pub fn state(&self) -> PeerState {
         self.pid.map_or(PeerState::Unknown, process_state)
     }
 

@@ -45,6 +45,11 @@ impl Sender {
         self.flush();
     }
 
+    /// Whether all that was pushed has been sent.
+    pub(super) fn is_idle(&self) -> bool {
+        lock(&self.queue).is_empty()
+    }
+
     fn flush(&self) {
         let mut queue = lock(&self.queue);
         while let Some((bytes, fds)) = queue.front() {

@@ -5,6 +5,7 @@
 //! | [`Segment`] | one sealed memfd: made here, or received from a peer, checked and mapped |
 //! | [`Shared`] | types that may be looked at in place, because they are made of atomics only |
 //! | [`copy`] | the one copy routine that bears bytes changing under it |
+//! | [`Memory`], [`Pinned`] | a block of this process or a range of a peer's, reached in the same way |
 //! | [`Arena`], [`Block`] | tens of thousands of blocks in a few segments, recycled |
 //! | [`Budget`] | the limit that all arenas of a process share (`COMM_ARENA_MAX_BYTES`) |
 //!
@@ -58,6 +59,7 @@ mod free_list;
 mod inner;
 mod keep;
 mod limits;
+mod memory;
 mod pages;
 mod segment;
 mod shared;
@@ -69,5 +71,6 @@ pub use arena::{Arena, Stats};
 pub use block::Block;
 pub use error::ShmError;
 pub use limits::{Budget, check_file_size};
+pub use memory::{Memory, Pinned};
 pub use segment::{Access, Segment};
 pub use shared::{Shared, read_pod};

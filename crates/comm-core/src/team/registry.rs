@@ -4,20 +4,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::control::TeamId;
-use super::shared::{Kept, TeamShared};
+use super::shared::TeamShared;
 use crate::error::Result;
 use crate::hub::Nonce;
 use crate::sync::lock;
 
 type Slot = Arc<Mutex<Weak<TeamShared>>>;
 
-/// All teams of a process, by id, and what is kept of those it has left.
+/// All teams of a process, by id.
 #[derive(Default)]
 pub(crate) struct Registry {
     slots: Mutex<HashMap<TeamId, Slot>>,
     /// Every team from before its peers are looked at, so that no death falls between looking and listening.
     live: Mutex<Vec<Weak<TeamShared>>>,
-    kept: Mutex<Vec<Kept>>,
     /// Handles that the liveness thread has done with: theirs may be the last ones, and what goes with a team is the
     /// user's code, so the reactor drops them.
     done_with: Mutex<Vec<Arc<TeamShared>>>,
@@ -67,23 +66,10 @@ impl Registry {
         self.sweep();
     }
 
-    pub(crate) fn keep(&self, kept: Kept) {
-        // A peer that let go before it was on the list has rung for nothing. Only this one is looked at: there may be a hundred
-        // thousand, and whoever lets go of another one rings.
-        let released = {
-            let mut all = lock(&self.kept);
-            all.push(kept);
-            all.pop_if(|kept| kept.is_deserted())
-        };
-        drop(released);
-    }
-
-    /// Forgets the teams that are gone, and lets go of what no peer can use any more.
+    /// Forgets the teams that are gone.
     fn sweep(&self) {
         lock(&self.live).retain(|team| team.strong_count() > 0);
         lock(&self.slots)
             .retain(|_, slot| Arc::strong_count(slot) > 1 || slot.lock().is_ok_and(|t| t.strong_count() > 0));
-        let released: Vec<Kept> = lock(&self.kept).extract_if(.., |kept| kept.is_deserted()).collect();
-        drop(released);
     }
 }

@@ -299,12 +299,12 @@ impl TeamShared {
 
     /// Keeps memory that other processes may use until each of them has let go of it or is dead.
     pub(crate) fn keep(&self, memory: Box<dyn Send>, let_go: LetGo) {
-        if fork::is_forked() {
-            // As in `share`; no peer uses memory of this process, and blocks of the parent's do nothing when dropped.
-            return;
-        }
         let (processes, own_process) = (self.processes.clone(), self.own_process);
-        self.hub.teams.keep(Kept { processes, own_process, let_go, _memory: memory });
+        self.hub.keep(memory, move || {
+            processes.iter().enumerate().all(|(p, process)| {
+                p == own_process || process.peer.get().is_none_or(|peer| peer.is_past_writing()) || let_go(p)
+            })
+        });
     }
 
     pub(crate) fn lock_reports(&self) -> MutexGuard<'_, ()> {
@@ -325,24 +325,5 @@ impl Bell for TeamShared {
         // Always: to trust that whoever set the bit first has rung would let a writer that is stopped in between
         // silence all the others.
         self.ring_process(process);
-    }
-}
-
-/// Memory that other processes may still use.
-pub(crate) struct Kept {
-    processes: Arc<[Process]>,
-    own_process: usize,
-    let_go: LetGo,
-    _memory: Box<dyn Send>,
-}
-
-impl Kept {
-    /// Whether nobody can use it any more.
-    pub(crate) fn is_deserted(&self) -> bool {
-        self.processes.iter().enumerate().all(|(p, process)| {
-            p == self.own_process
-                || process.peer.get().is_none_or(|peer| peer.is_past_writing())
-                || (self.let_go)(p)
-        })
     }
 }

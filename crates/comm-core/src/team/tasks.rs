@@ -13,7 +13,8 @@ use super::control::BUCKETS;
 use super::shared::TeamShared;
 use super::watch::Watch;
 use crate::error::{Error, Result};
-use crate::hub::reactor::Timer;
+use crate::hub::Alarm;
+use crate::shm::Pinned;
 use crate::sync::lock;
 use crate::wait::{Cell, Deadline, clock, guarded};
 
@@ -87,6 +88,12 @@ pub trait CellRef: Send + Sync + 'static {
     fn cell(&self) -> &Cell;
 }
 
+impl CellRef for Pinned<Cell> {
+    fn cell(&self) -> &Cell {
+        self
+    }
+}
+
 /// A one-sided wait of a task: see [`Member::wait_task`].
 pub struct TaskWait<C, F> {
     shared: Arc<TeamShared>,
@@ -104,7 +111,7 @@ pub struct TaskWait<C, F> {
     bucket: usize,
     ticket: u64,
     entered: bool,
-    timer: Option<Arc<Timer>>,
+    alarm: Option<Alarm>,
 }
 
 impl<C, F> std::fmt::Debug for TaskWait<C, F> {
@@ -174,7 +181,7 @@ impl Member {
             stopped: clock::stopped(),
             deadline: deadline.into(),
             entered: false,
-            timer: None,
+            alarm: None,
         }
     }
 }
@@ -219,9 +226,9 @@ impl<C: CellRef, F: Fn(u64) -> bool + Send> Future for TaskWait<C, F> {
         // The waker first, then the bit, then one more look: as a thread does.
         this.shared.tasks.enter(this.bucket, this.ticket, context.waker());
         this.entered = true;
-        match &this.timer {
-            None => this.timer = Some(this.shared.hub().reactor().arm(this.deadline, context.waker())),
-            Some(timer) if timer.set_waker(context.waker()) => {}
+        match &this.alarm {
+            None => this.alarm = Some(this.shared.hub().alarm(this.deadline, context.waker())),
+            Some(alarm) if alarm.set_waker(context.waker()) => {}
             Some(_) => return Poll::Ready(Err(this.timed_out())),
         }
         this.cell.cell().enrol(this.shared.task_slot());
@@ -236,9 +243,6 @@ impl<C, F> Drop for TaskWait<C, F> {
     fn drop(&mut self) {
         if crate::shm::fork::is_forked() {
             return;
-        }
-        if let Some(timer) = &self.timer {
-            self.shared.hub().reactor().disarm(timer);
         }
         if self.entered {
             self.shared.tasks.leave(self.bucket, self.ticket);

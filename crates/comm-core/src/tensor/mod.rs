@@ -6,6 +6,7 @@
 //! | [`Layout`] | shape, strides and offset, checked once and then safe to walk |
 //! | [`TensorBuf`] | a dense tensor with one owner, who reads and writes it |
 //! | [`Tensor`] | a frozen one, shared and viewed with any strides |
+//! | [`Place`] | where a tensor lies, as other processes find it |
 //! | [`Foreign`] | memory that somebody else allocated |
 //! | [`interop`] | tensors of other libraries: DLPack |
 //!
@@ -46,6 +47,7 @@ mod frozen;
 mod heap;
 pub mod interop;
 mod layout;
+mod place;
 #[cfg(test)]
 mod properties;
 mod shared;
@@ -66,7 +68,9 @@ pub use error::TensorError;
 pub use foreign::Foreign;
 pub use frozen::Tensor;
 pub use layout::Layout;
+pub use place::Place;
 pub use tile::{Footprint, Runs, Tile};
+pub use transfer::Transfer;
 pub use view_mut::TensorMut;
 
 /// The most dimensions that a tensor can have.

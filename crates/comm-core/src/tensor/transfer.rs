@@ -2,8 +2,8 @@
 
 use super::foreign::Foreign;
 use super::storage::{Memory, Storage};
-use super::{Layout, Tensor};
-use crate::device::{Device, Stream};
+use super::{Layout, Place, Tensor};
+use crate::device::{Device, Event, Stream};
 use crate::error::{Error, Result};
 use crate::shm::{Access, Arena};
 use crate::wait::Deadline;
@@ -29,7 +29,7 @@ impl Tensor {
         if self.device() == device {
             return Ok(self.clone());
         }
-        self.bring(device, through, deadline.into(), |bytes| {
+        let moved = self.bring(device, through, |bytes| {
             if device.is_cpu() {
                 return Ok(Storage::heap(OP, bytes)?);
             }
@@ -37,7 +37,11 @@ impl Tensor {
             // SAFETY: the driver gave out `bytes` bytes for this tensor alone, until it is given back.
             let foreign = unsafe { Foreign::exclusive(memory.start, bytes, device, memory.free) };
             Ok(Storage::new(Memory::Foreign(foreign)))
-        })
+        })?;
+        if device.is_cpu() {
+            through.record()?.synchronize(deadline)?;
+        }
+        Ok(moved)
     }
 
     /// As [`to_device`](Tensor::to_device), to the host, into a block of an arena: peers can read it there without another
@@ -54,13 +58,25 @@ impl Tensor {
         if self.device().is_cpu() {
             return self.contiguous_in(arena);
         }
-        self.bring(Device::Cpu, through, deadline.into(), |bytes| {
+        self.start_to_host_in(arena, through)?.wait(deadline)
+    }
+
+    /// As [`to_host_in`](Tensor::to_host_in), for a tensor of a device, and does not wait for the copy: whoever does can have the
+    /// tensor, and others can be told where it will be.
+    ///
+    /// # Errors
+    /// Those of [`to_device`](Tensor::to_device), but for the time-out; [`Error::InvalidArgument`] for an arena that peers may
+    /// write.
+    pub fn start_to_host_in(&self, arena: &Arena, through: &Stream) -> Result<Transfer> {
+        let tensor = self.bring(Device::Cpu, through, |bytes| {
             let block = arena.alloc_zeroed(bytes as u64)?;
             if block.access() != Access::ReadOnly {
                 return Err(Error::invalid(OP, "peers may write this arena, so no tensor may lie in it"));
             }
             Ok(Storage::new(Memory::Shared { bytes: Box::new(block), own: true }))
-        })
+        })?;
+        let place = tensor.placed_in(arena)?.1;
+        Ok(Transfer { place, copied: through.record()?, tensor })
     }
 
     /// Copies the elements, and what lies between them, into memory of that many bytes on another device.
@@ -68,7 +84,6 @@ impl Tensor {
         &self,
         device: Device,
         through: &Stream,
-        deadline: Deadline,
         memory: impl FnOnce(usize) -> Result<Storage>,
     ) -> Result<Tensor> {
         let far = if device.is_cpu() { self.device() } else { device };
@@ -94,10 +109,37 @@ impl Tensor {
             std::mem::forget((self.clone(), storage));
             return Err(error);
         }
-        if device.is_cpu() {
-            through.record()?.synchronize(deadline)?;
-        }
         Ok(Tensor::from_parts(storage, layout, self.dtype()))
+    }
+}
+
+/// A tensor of a device on its way to the host. Dropped, its memory goes back when the copy is done.
+pub struct Transfer {
+    /// Nobody gets it before the copy is done.
+    tensor: Tensor,
+    place: Option<Place>,
+    copied: Event,
+}
+
+impl std::fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transfer").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Transfer {
+    /// Where it will be; nowhere if it has no elements.
+    pub fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// The tensor, when the stream has copied it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; what has become of the stream.
+    pub fn wait(self, deadline: impl Into<Deadline>) -> Result<Tensor> {
+        self.copied.synchronize(deadline)?;
+        Ok(self.tensor)
     }
 }
 

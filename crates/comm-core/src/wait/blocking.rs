@@ -14,6 +14,20 @@ pub(crate) struct Waiter<'a> {
     pub(crate) park: &'a ParkWord,
 }
 
+impl ParkWord {
+    /// Waits until `ready`, which looks at the cell, gives something: enrolled there as `slot`, and asleep here. `None` when
+    /// there is no patience left.
+    pub fn wait<T>(
+        &self,
+        cell: &Cell,
+        slot: usize,
+        patience: &mut Patience,
+        ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        until(cell, Waiter { slot, park: self }, patience, ready, || None::<()>).ok()
+    }
+}
+
 /// Why a wait ended without what it waited for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unmet<E> {

@@ -97,10 +97,10 @@ impl Cell {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
-    /// Enters a slot into the waiter mask. The waiter looks at the cell again afterwards and only then sleeps:
+    /// Enters a slot into the waiter mask, for the next change to ring it. The waiter looks at the cell again afterwards and only then sleeps:
     /// of this fence and the one in `announce` one comes first, so either the waiter sees the new value or the
     /// writer sees the waiter's bit.
-    pub(crate) fn enrol(&self, slot: usize) {
+    pub fn enrol(&self, slot: usize) {
         if let Some(word) = self.waiters.get(slot / 64) {
             word.fetch_or(1 << (slot % 64), Ordering::Relaxed);
         }

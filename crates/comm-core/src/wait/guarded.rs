@@ -3,7 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls a waker, or drops one. Its panic is its own, and ends neither the reactor nor whatever thread wakes it.
-pub(crate) fn guarded(call: impl FnOnce()) {
+///
+/// ```
+/// comm_core::wait::guarded(|| panic!("this is said, and nothing else happens"));
+/// ```
+pub fn guarded(call: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
         tracing::error!("a waker panicked; who woke it goes on");
     }

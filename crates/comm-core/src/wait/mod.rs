@@ -42,9 +42,11 @@ pub(crate) use blocking::Unmet;
 pub(crate) use blocking::{Waiter, until};
 pub use cell::{Bell, Cell, SLOTS};
 #[cfg(not(loom))]
-pub(crate) use guarded::guarded;
+pub use guarded::guarded;
 #[cfg(not(loom))]
 pub use oneshot::OneShot;
 pub use park::ParkWord;
 #[cfg(not(loom))]
-pub(crate) use patience::{Next, Patience};
+pub(crate) use patience::Next;
+#[cfg(not(loom))]
+pub use patience::Patience;

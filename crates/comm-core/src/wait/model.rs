@@ -38,20 +38,37 @@ impl Futex {
     }
 }
 
-/// Patience that always sleeps at once.
-pub(crate) struct Patience;
+/// Patience that sleeps at once, without end or so many times.
+#[derive(Debug)]
+pub struct Patience(Option<usize>);
 
 pub(crate) enum Next {
     #[allow(dead_code, reason = "nothing spins in a model")]
     Look,
     Sleep(()),
-    #[allow(dead_code, reason = "nothing times out in a model")]
     GiveUp,
 }
 
 impl Patience {
+    /// Never ends.
+    pub fn endless() -> Patience {
+        Patience(None)
+    }
+
+    /// Ends after so many sleeps: with none, a deadline that has passed.
+    pub fn sleeps(n: usize) -> Patience {
+        Patience(Some(n))
+    }
+
     pub(crate) fn next(&mut self) -> Next {
-        Next::Sleep(())
+        match &mut self.0 {
+            None => Next::Sleep(()),
+            Some(0) => Next::GiveUp,
+            Some(left) => {
+                *left -= 1;
+                Next::Sleep(())
+            }
+        }
     }
 }
 
@@ -78,7 +95,7 @@ impl Scope {
     /// [`Over`] if the scope ended before.
     pub fn wait<T>(&self, rank: usize, cell: &Cell, ready: impl FnMut() -> Option<T>) -> Result<T, Over> {
         // Nothing times out in a model.
-        until(cell, self.waiter(rank), &mut Patience, ready, || self.ended()).map_err(|_| Over)
+        until(cell, self.waiter(rank), &mut Patience::endless(), ready, || self.ended()).map_err(|_| Over)
     }
 
     /// As the team ends: store, fence, wake everybody.
@@ -208,7 +225,14 @@ mod loom_models {
     fn meet(scope: &Scope, cells: &[Cell], me: usize, round: u64) -> Result<(), Unmet<Over>> {
         cells[me].set(round, scope);
         let (ready, ended) = (|seen| seen >= round, |_| scope.ended());
-        rendezvous::all_reach(0..cells.len(), |r| &cells[r], ready, scope.waiter(me), &mut Patience, ended)
+        rendezvous::all_reach(
+            0..cells.len(),
+            |r| &cells[r],
+            ready,
+            scope.waiter(me),
+            &mut Patience::endless(),
+            ended,
+        )
     }
 
     /// Ranks meet twice on the same cells; what a rank wrote before the first meeting is seen after it, and nobody

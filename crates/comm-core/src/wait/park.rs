@@ -5,7 +5,30 @@ use super::sync::{AtomicU32, Ordering};
 /// The word that a rank sleeps on, on a cache line of its own.
 ///
 /// A sleeper takes a ticket, makes itself known, looks at its condition once more and sleeps only while the
-/// ticket is current; a wake-up makes every ticket stale first, so one that comes in between is not lost.
+/// ticket is current; a wake-up makes every ticket stale first, so one that comes in between is not lost. Any bit pattern
+/// is a valid word, since peers map this memory.
+///
+/// The ranks of a team have theirs in its control block. Who waits outside of a team brings one:
+///
+/// ```
+/// use std::time::Duration;
+/// use comm_core::wait::{Bell, Cell, ParkWord, Patience};
+///
+/// struct Wakes<'p>(&'p ParkWord);
+/// impl Bell for Wakes<'_> {
+///     fn ring(&self, _slot: usize, _tag: u32) {
+///         self.0.wake();
+///     }
+/// }
+///
+/// let (cell, park) = (Cell::default(), ParkWord::default());
+/// std::thread::scope(|s| {
+///     s.spawn(|| cell.set(7, &Wakes(&park)));
+///     let mut patience = Patience::new(Duration::from_secs(60).into(), 2);
+///     let seven = || (cell.load() == 7).then_some("seven");
+///     assert_eq!(park.wait(&cell, 0, &mut patience, seven), Some("seven"));
+/// });
+/// ```
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ParkWord {
@@ -13,6 +36,10 @@ pub struct ParkWord {
     #[cfg(loom)]
     futex: super::model::Futex,
 }
+
+// SAFETY: repr(C), an atomic integer alone, no Drop.
+#[cfg(not(loom))]
+unsafe impl crate::shm::Shared for ParkWord {}
 
 /// The turn at which a sleeper has last looked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +51,7 @@ impl ParkWord {
     }
 
     /// Makes all tickets stale and wakes whoever sleeps.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.turn.fetch_add(1, Ordering::Release);
         #[cfg(not(loom))]
         super::futex::wake_all(&self.turn);

@@ -32,9 +32,9 @@ pub(crate) enum Next {
     GiveUp,
 }
 
-/// The state of one wait.
+/// How long one waiter waits, and how: at first awake, then asleep.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     deadline: Deadline,
     started: Instant,
     /// What had been credited to this process as time stopped when the wait began.
@@ -65,7 +65,7 @@ impl Restless {
 impl Patience {
     /// `contenders` is how many ranks share this machine with the waiter, itself included: it spins only while
     /// there is a core for each of them.
-    pub(crate) fn new(deadline: Deadline, contenders: usize) -> Patience {
+    pub fn new(deadline: Deadline, contenders: usize) -> Patience {
         let spins = if contenders <= cores() { SPINS } else { 0 };
         Patience::with(deadline, Restless { spins, yields: YIELDS })
     }
@@ -113,6 +113,11 @@ impl Patience {
         self.slice = slice.min(SLICE);
     }
 
+    /// When it ends.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
     /// Begins another wait under the same deadline.
     pub(crate) fn refresh(&mut self) {
         self.learn();
@@ -144,7 +149,7 @@ impl Patience {
     }
 
     /// Time waited so far, without the time in which this process was stopped.
-    pub(crate) fn waited(&self) -> Duration {
+    pub fn waited(&self) -> Duration {
         self.started.elapsed().saturating_sub(clock::stopped().saturating_sub(self.stopped))
     }
 }

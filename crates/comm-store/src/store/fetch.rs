@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use comm_core::device::{Device, Event, Stream};
 use comm_core::hub::is_forked;
+use comm_core::shm::Memory;
 use comm_core::tensor::{Tensor, TensorBuf};
 use comm_core::{Deadline, Error, Result, point};
 
@@ -13,7 +14,6 @@ use super::order::{order, waiting_for};
 use super::record::Published;
 use super::team_store::{Entry, Inner, Key, counting, over_finished};
 use crate::directory::readers;
-use crate::memory::Memory;
 
 const FETCH: &str = "TensorStore::fetch";
 
@@ -161,9 +161,11 @@ impl Inner {
             let _same = self.same_round(FETCH, entry)?;
             Lease::take(Memory::There(loan, place.loan_offset), self.member(), owner)?
         };
-        let tensor = Tensor::import_held(&segment, place.base, published.dtype, published.layout, lease);
-        let tensor = tensor.map_err(|error| {
-            Error::bad_peer(format!("rank {rank} tells of a tensor that cannot be: {error}"))
+        let Published { dtype, layout, .. } = *published;
+        let there = comm_core::tensor::Place { segment: place.segment, base: place.base, dtype, layout };
+        let tensor = there.import(&segment, lease).map_err(|error| match error {
+            Error::BadPeer { what } => Error::bad_peer(format!("rank {rank} tells of {what}")),
+            error => error,
         })?;
         // What goes to another process is of the host, and written when it is published.
         Ok(Taken { tensor, written: Event::complete(), by: Stream::cpu() })

@@ -10,10 +10,10 @@ use std::sync::atomic::AtomicU64;
 
 use comm_core::Result;
 use comm_core::hub::is_forked;
+use comm_core::shm::Memory;
 use comm_core::team::Member;
 
 use crate::directory::recall;
-use crate::memory::Memory;
 
 /// Whether it is recalled; behind it a count for each process.
 const RECALLED: usize = 0;

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use comm_core::shm::Memory;
 use comm_core::{Deadline, Error, Result};
 
 use super::held::Held;
 use super::record::{ALIGN, Record};
-use crate::memory::Memory;
 use crate::window::{Beside, Upon, Window};
 
 /// How many chunks a log can have; with the sizes below far more than memory holds.

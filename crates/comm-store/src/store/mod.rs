@@ -68,41 +68,13 @@ use comm_core::team::Member;
 use comm_core::tensor::Tensor;
 use comm_core::{Deadline, Error, Result};
 
+pub use comm_core::Kind;
 pub use fetched::Fetched;
 pub use stats::Stats;
 pub use team_store::TeamStore;
 
 /// Keys have at most so many bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
-
-/// How far a store reaches.
-#[doc(alias = "TensorStoreType")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Kind {
-    /// Threads of one process: tensors of any device, handed over as they are.
-    #[doc(alias = "kMemory")]
-    #[doc(alias = "MemoryTensorStore")]
-    Process,
-    /// Processes of one machine, and threads in them: between processes tensors of host memory.
-    #[doc(alias = "kFile")]
-    #[doc(alias = "FileTensorStore")]
-    Host,
-    /// Several machines. There is no such store yet.
-    #[doc(alias = "kNetwork")]
-    #[doc(alias = "NetworkTensorStore")]
-    Network,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Kind::Process => "process",
-            Kind::Host => "host",
-            Kind::Network => "network",
-        })
-    }
-}
 
 /// What a call that can be awaited gives.
 pub type Awaitable<'s, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 's>>;

@@ -113,26 +113,15 @@ impl Inner {
             return Ok((tensor.clone(), None, None));
         }
         tensor.device().expect(Device::Cpu, PUBLISH)?;
-        let arena = self.member().hub().tensors();
-        let is_ours = |id: u64| arena.segments().iter().any(|segment| segment.id() == id);
-        let tensor = match tensor.block() {
-            Some((id, ..)) if is_ours(id) => tensor.clone(),
-            _ => {
-                let copy = tensor.contiguous_in(arena)?;
-                self.counters.copied(copy.nbytes());
-                copy
-            }
-        };
-        let (segment, first, _) =
-            tensor.block().ok_or_else(|| Error::invalid(PUBLISH, "a tensor in no block of an arena"))?;
-        // From the lowest element on: those of a flipped dimension lie before the first.
-        let (span, size) = (tensor.layout().span(), tensor.dtype().size());
-        let back = (tensor.layout().offset() - span.start) as u64 * size as u64;
-        let layout = Layout::new(tensor.shape(), tensor.strides(), tensor.layout().offset() - span.start)?;
+        let (held, place) = tensor.placed_in(self.member().hub().tensors())?;
+        if !held.shares_storage(tensor) {
+            self.counters.copied(held.nbytes());
+        }
+        let there = place.ok_or_else(|| Error::invalid(PUBLISH, "a tensor without a place"))?;
         let loan = Loan::new(self.member())?;
         let (loan_segment, loan_offset) = loan.place();
-        let place = Place { segment, base: first - back, loan_segment, loan_offset };
-        Ok((tensor, Some((place, layout)), Some(loan)))
+        let place = Place { segment: there.segment, base: there.base, loan_segment, loan_offset };
+        Ok((held, Some((place, there.layout)), Some(loan)))
     }
 }
 

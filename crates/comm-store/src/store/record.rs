@@ -6,13 +6,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use comm_core::shm::{Memory, Pinned};
 use comm_core::tensor::{DType, Layout, MAX_DIMS};
 use comm_core::wait::Cell;
 use comm_core::{Error, Result, layout};
 
 use super::MAX_KEY_BYTES;
 use crate::directory::chain::Step;
-use crate::memory::{Memory, MemoryCell};
 
 /// Words of the header, behind the cell.
 pub(super) const NEXT: usize = 0;
@@ -94,8 +94,8 @@ impl Record {
     }
 
     /// The counts, for a task.
-    pub(super) fn task_counts(&self) -> Result<MemoryCell> {
-        MemoryCell::new(self.memory.clone(), self.offset)
+    pub(super) fn task_counts(&self) -> Result<Pinned<Cell>> {
+        self.memory.pin(self.offset)
     }
 
     /// Writes all of it but what is behind it. Nobody else knows of it yet.

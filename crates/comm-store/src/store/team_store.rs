@@ -85,8 +85,8 @@ impl TeamStore {
                 member.name(),
                 member.processes()
             )),
-            Kind::Network => Some("stores across machines are not there yet".into()),
             Kind::Process | Kind::Host => None,
+            _ => Some("stores across machines are not there yet".into()),
         };
         // Who asks for what cannot be comes to the others all the same: they may ask for something else, and wait for him.
         let spec = match refused {

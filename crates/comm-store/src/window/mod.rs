@@ -19,11 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use comm_core::hub::refuse_forked;
+use comm_core::shm::Pinned;
 use comm_core::team::{BOARD_BYTES, Member, OpGuard, odd_one_out};
 use comm_core::wait::Cell;
 use comm_core::{Deadline, Error, Result, point};
-
-use crate::memory::MemoryCell;
 
 use cost::Counters;
 pub use cost::{Cost, Operation, cost};
@@ -268,7 +267,7 @@ impl Window {
     }
 
     /// A cell of a rank's part, for a task.
-    pub(crate) fn task_cell(&self, rank: usize, index: usize) -> Result<MemoryCell> {
+    pub(crate) fn task_cell(&self, rank: usize, index: usize) -> Result<Pinned<Cell>> {
         self.reached(rank)?.task_cell(index)
     }
 

@@ -4,13 +4,12 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use comm_core::shm::{Block, Segment, Shared};
+use comm_core::shm::{Block, Memory, Pinned, Segment, Shared};
 use comm_core::team::BOARD_BYTES;
 use comm_core::wait::Cell;
 use comm_core::{Error, Result, layout};
 
 use super::spec::WindowSpec;
-use crate::memory::{Memory, MemoryCell};
 
 /// Which processes reach the parts of a process, and which do so no more. At the start of every part; that of the lowest
 /// rank of a process counts.
@@ -173,8 +172,8 @@ impl Part {
     }
 
     /// A cell for a task.
-    pub(super) fn task_cell(&self, index: usize) -> Result<MemoryCell> {
-        MemoryCell::new(self.memory.clone(), self.cell_at(index)?)
+    pub(super) fn task_cell(&self, index: usize) -> Result<Pinned<Cell>> {
+        self.memory.pin(self.cell_at(index)?)
     }
 
     fn cell_at(&self, index: usize) -> Result<u64> {

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use comm_core::shm::Pinned;
 use comm_core::team::{OpGuard, TaskWait, TeamSnapshot};
 use comm_core::tensor::Layout;
 use comm_core::wait::Cell;
@@ -13,7 +14,6 @@ use comm_core::{Deadline, Error, Result, point};
 
 use super::Window;
 use super::cost::Counters;
-use crate::memory::MemoryCell;
 use crate::signal::{self, Cmp, NotifyOp, credits};
 
 /// Signal cells of a window as an array of some shape, the same on every rank: `i32` each, alone on its cache line.
@@ -426,7 +426,7 @@ type Ready = Box<dyn Fn(u64) -> bool + Send>;
 #[must_use = "a future does nothing unless it is polled"]
 pub struct SignalWait {
     counters: Arc<Counters>,
-    wait: TaskWait<MemoryCell, Ready>,
+    wait: TaskWait<Pinned<Cell>, Ready>,
 }
 
 impl fmt::Debug for SignalWait {

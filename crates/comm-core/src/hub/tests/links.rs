@@ -12,7 +12,7 @@ use crate::wire;
 /// A link as its two ends, the receiving one served by the test and not by the reactor.
 struct Ends {
     theirs: Socket,
-    ours: Incoming,
+    ours: Arc<Incoming>,
     nonce: Nonce,
 }
 

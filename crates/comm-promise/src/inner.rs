@@ -1,0 +1,370 @@
+//! A promise at its home: what its future and the holders of this process share.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::Waker;
+
+use comm_core::error::{BrokenHow, PeerState};
+use comm_core::hub::Peer;
+use comm_core::wait::{Bell, Cell, Patience, guarded};
+use comm_core::{Error, Kind, Result};
+
+use crate::home::{self, Home, Site, lock, short};
+use crate::letter;
+use crate::lot::{Lot, Tenancy};
+use crate::state::{self, End, HOME, Phase, ROWS, Seat, TASKS, THREADS, Tasks, Word};
+use crate::value::Codec;
+
+/// Where the word of a promise lies.
+enum Place<T> {
+    /// In memory of this process.
+    Own(Box<Seat>),
+    /// In memory that other processes reach, and how the value is put together that one of them sets.
+    Shared(Arc<Lot>, Codec<T>),
+}
+
+/// What there is of the value in this process.
+enum Local<T> {
+    Nothing,
+    Set(Result<T>),
+    Consumed,
+}
+
+/// A promise at its home.
+pub(crate) struct Inner<T> {
+    place: Place<T>,
+    generation: u64,
+    tasks: Tasks,
+    local: Mutex<Local<T>>,
+    /// How many hold it in this process; they share one row.
+    here: Mutex<usize>,
+    future_taken: AtomicBool,
+    /// Processes that have held it and are lost: of one that has set it the value is still to be read.
+    lost: Mutex<Vec<Arc<Peer>>>,
+}
+
+/// What came of looking for the value.
+pub(crate) enum Found<T> {
+    /// It has ended, so.
+    Ended(Result<T>),
+    /// It is set, and a segment of who has set it is still on its way.
+    OnItsWay(Arc<Peer>, u64),
+}
+
+impl<T: Send + 'static> Inner<T> {
+    /// For threads of this process.
+    pub(crate) fn own() -> Arc<Inner<T>> {
+        let seat = Box::<Seat>::default();
+        let generation = state::open(&seat.cell);
+        Arc::new(Inner::with(Place::Own(seat), generation))
+    }
+
+    /// For processes of this host.
+    pub(crate) fn shared(codec: Codec<T>) -> Result<Arc<Inner<T>>> {
+        let lot = Arc::new(Home::get()?.open()?);
+        let (row, index, generation) = (lot.row.clone(), lot.slot.index(), lot.generation);
+        let inner = Arc::new(Inner::with(Place::Shared(lot, codec), generation));
+        let site: Weak<dyn Site> = Arc::downgrade(&(inner.clone() as Arc<dyn Site>));
+        row.enter(index, site);
+        Ok(inner)
+    }
+
+    fn with(place: Place<T>, generation: u64) -> Inner<T> {
+        Inner {
+            place,
+            generation,
+            tasks: Tasks::default(),
+            local: Mutex::new(Local::Nothing),
+            here: Mutex::new(1),
+            future_taken: AtomicBool::new(false),
+            lost: Mutex::default(),
+        }
+    }
+}
+
+impl<T> Inner<T> {
+    pub(crate) fn kind(&self) -> Kind {
+        match &self.place {
+            Place::Own(_) => Kind::Process,
+            Place::Shared(..) => Kind::Host,
+        }
+    }
+
+    /// The slot, where other processes can reach it.
+    pub(crate) fn lot(&self) -> Option<(&Arc<Lot>, Codec<T>)> {
+        match &self.place {
+            Place::Own(_) => None,
+            Place::Shared(lot, codec) => Some((lot, *codec)),
+        }
+    }
+
+    fn seat(&self) -> &Seat {
+        match &self.place {
+            Place::Own(seat) => seat,
+            Place::Shared(lot, _) => &lot.slot.seat,
+        }
+    }
+
+    /// What errors call it.
+    pub(crate) fn name(&self) -> String {
+        match &self.place {
+            Place::Own(_) => "a promise of this process".into(),
+            Place::Shared(lot, _) => {
+                let (segment, offset) = home::place(lot.slot.chunk());
+                format!("promise {segment}/{offset}/{}/{}", lot.slot.index(), self.generation)
+            }
+        }
+    }
+
+    /// Which of the promises it is that have been in its slot.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// `false` if it has been taken before.
+    pub(crate) fn take_future(&self) -> bool {
+        !self.future_taken.swap(true, Ordering::AcqRel)
+    }
+
+    /// Sets it, for a holder of this process.
+    ///
+    /// # Errors
+    /// The value, and what the word is instead.
+    pub(crate) fn set(&self, value: Result<T>) -> Result<(), (Result<T>, Word)> {
+        let cell = &self.seat().cell;
+        if let Err(word) = state::begin(cell, self.generation, HOME) {
+            return Err((value, word));
+        }
+        *lock(&self.local) = Local::Set(value);
+        match state::finish(cell, self.generation, HOME, self) {
+            Ok(_) => Ok(()),
+            Err(word) => {
+                // Given up meanwhile: nobody has taken it.
+                match std::mem::replace(&mut *lock(&self.local), Local::Consumed) {
+                    Local::Set(value) => Err((value, word)),
+                    Local::Nothing | Local::Consumed => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Whether it has ended, with a value or without.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.end().is_some()
+    }
+
+    /// Whether a value or an error has been set.
+    pub(crate) fn is_set(&self) -> bool {
+        self.end().is_some_and(|word| matches!(word.phase(), Phase::Set | Phase::Returned))
+    }
+
+    /// One more holder in this process.
+    ///
+    /// # Errors
+    /// What the word is, if it is not open any more.
+    pub(crate) fn claim_here(&self) -> Result<(), Word> {
+        let mut here = lock(&self.here);
+        if *here == 0 {
+            state::claim(&self.seat().cell, self.generation, HOME)?;
+        }
+        *here += 1;
+        Ok(())
+    }
+
+    /// A holder of this process hands the right to set on.
+    pub(crate) fn hand_on_here(&self) {
+        self.leave(|cell| state::hand_on(cell, self.generation, HOME));
+    }
+
+    /// A holder of this process goes.
+    pub(crate) fn part_here(&self, how: End) {
+        self.leave(|cell| state::part(cell, self.generation, HOME, how, self));
+    }
+
+    fn leave(&self, last: impl FnOnce(&Cell) -> Result<Word, Word>) {
+        // Nobody joins a promise that has no tickets, so there is no lock, under which the waker of a task would run.
+        let _here = match &self.place {
+            Place::Own(_) => None,
+            Place::Shared(..) => {
+                let mut here = lock(&self.here);
+                *here = here.saturating_sub(1);
+                if *here > 0 {
+                    return;
+                }
+                Some(here)
+            }
+        };
+        let _ = last(&self.seat().cell);
+    }
+
+    /// The side of the future wants it no more.
+    pub(crate) fn give_up(&self, how: End) {
+        let _ = state::give_up(&self.seat().cell, self.generation, how, self);
+    }
+
+    /// Whether its value has been read.
+    pub(crate) fn is_consumed(&self) -> bool {
+        matches!(*lock(&self.local), Local::Consumed)
+    }
+
+    pub(crate) fn end(&self) -> Option<Word> {
+        state::end_of(&self.seat().cell, self.generation)
+    }
+
+    /// Waits, as a thread, until it has ended. `None` when there is no patience left.
+    pub(crate) fn wait(&self, patience: &mut Patience) -> Option<Word> {
+        self.seat().wait(self.generation, patience)
+    }
+
+    /// Looks, as a task, whether it has ended; else the waker is left.
+    pub(crate) fn poll(&self, waker: &Waker) -> Option<Word> {
+        self.seat().poll(self.generation, &self.tasks, waker)
+    }
+
+    /// Nobody waits as a task any more.
+    pub(crate) fn forget_task(&self) {
+        drop(self.tasks.take());
+    }
+
+    /// Has a task woken when a segment comes.
+    pub(crate) fn await_segment(&self, waker: &Waker) {
+        if let Some((lot, _)) = self.lot() {
+            lot.home.await_segment(waker);
+        }
+    }
+
+    /// Takes what it has ended with, as the word says.
+    pub(crate) fn take(&self, word: Word) -> Found<T> {
+        let mut local = lock(&self.local);
+        if matches!(*local, Local::Consumed) {
+            return Found::Ended(Err(Error::AlreadyConsumed { what: self.name() }));
+        }
+        let outcome = match word.phase() {
+            Phase::Set if word.generation() != self.generation => Err(self.scribbled(word)),
+            Phase::Set if word.row() == HOME => match std::mem::replace(&mut *local, Local::Consumed) {
+                Local::Set(value) => value,
+                Local::Nothing | Local::Consumed => Err(self.scribbled(word)),
+            },
+            Phase::Set => match self.read(word) {
+                Found::Ended(outcome) => outcome,
+                on_its_way => return on_its_way,
+            },
+            Phase::Broken => Err(self.broken(word)),
+            // Given up while somebody writes.
+            Phase::Writing => Err(self.broken(word)),
+            Phase::Free | Phase::Open | Phase::Returned => Err(self.scribbled(word)),
+        };
+        *local = Local::Consumed;
+        lock(&self.lost).clear();
+        Found::Ended(outcome)
+    }
+
+    /// What another process has set.
+    fn read(&self, word: Word) -> Found<T> {
+        let Some((lot, codec)) = self.lot() else { return Found::Ended(Err(self.scribbled(word))) };
+        let Some(peer) = self.holder(word.row()) else {
+            let what = format!("{} has been set by nobody that this process has met", self.name());
+            return Found::Ended(Err(Error::bad_peer(what)));
+        };
+        let letter = &lot.slot.letter;
+        match letter::fetch(letter, &peer) {
+            Err(letter::OnItsWay(segment)) => Found::OnItsWay(peer, segment),
+            Ok(fetched) => {
+                let landlord = letter::keeps(letter).then_some(peer);
+                let tenancy = Arc::new(Tenancy { lot: lot.clone(), landlord });
+                Found::Ended(fetched.and_then(|fetched| fetched.unpack(codec, &tenancy)))
+            }
+        }
+    }
+
+    /// How it broke.
+    fn broken(&self, word: Word) -> Error {
+        let holder = (word.row() != HOME).then(|| self.holder(word.row())).flatten();
+        let pid = holder.and_then(|peer| peer.pid());
+        broken(self.name(), word, pid)
+    }
+
+    /// The process of a holder, in the one place or the other: see `Home::peer_lost`.
+    fn holder(&self, row: usize) -> Option<Arc<Peer>> {
+        let (lot, _) = self.lot()?;
+        let id = lot.slot.who.get(row)?.load(Ordering::Acquire);
+        let is_it = |peer: &&Arc<Peer>| short(peer.nonce()) == id;
+        lot.home.guest(id).or_else(|| lock(&self.lost).iter().find(is_it).cloned())
+    }
+
+    fn scribbled(&self, word: Word) -> Error {
+        Error::bad_peer(format!("somebody has written into the slot of {}: {word:?}", self.name()))
+    }
+
+    /// With whom it lies now, in words.
+    pub(crate) fn whereabouts(&self) -> String {
+        let word = Word(self.seat().cell.load());
+        let holders: Vec<String> = (0..ROWS)
+            .filter(|&row| word.has_holder(row))
+            .map(|row| match self.holder(row) {
+                _ if row == HOME => "this process".to_owned(),
+                Some(peer) => match (peer.pid(), peer.state()) {
+                    (Some(pid), PeerState::Stopped) => format!("process {pid}, which is stopped"),
+                    (Some(pid), _) => format!("process {pid}"),
+                    (None, _) => "a process of another pid namespace".to_owned(),
+                },
+                None => "a process that is not known".to_owned(),
+            })
+            .collect();
+        if holders.is_empty() { "nobody, for its ticket is unclaimed".into() } else { holders.join(" and ") }
+    }
+}
+
+/// Wakes whoever waits for it.
+impl<T> Bell for Inner<T> {
+    fn ring(&self, slot: usize, tag: u32) {
+        match (&self.place, slot) {
+            (Place::Shared(lot, _), _) => lot.ring(slot, tag),
+            (Place::Own(seat), THREADS) => seat.park.wake(),
+            (Place::Own(_), TASKS) => self.wake_task(),
+            (Place::Own(_), _) => {}
+        }
+    }
+}
+
+impl<T> Inner<T> {
+    fn wake_task(&self) {
+        if let Some(waker) = self.tasks.take() {
+            guarded(|| waker.wake());
+        }
+    }
+}
+
+impl<T: Send + 'static> Site for Inner<T> {
+    fn look(&self) {
+        self.wake_task();
+    }
+
+    fn guest_lost(&self, peer: &Arc<Peer>, how: End) {
+        let Some((lot, _)) = self.lot() else { return };
+        let id = short(peer.nonce());
+        if lot.slot.who.iter().any(|who| who.load(Ordering::Acquire) == id) {
+            // Before anybody can see that it broke.
+            lock(&self.lost).push(peer.clone());
+        }
+        home::part(&lot.slot, self.generation, id, how, self);
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+/// The error of a promise that is broken.
+pub(crate) fn broken(what: String, word: Word, pid: Option<u32>) -> Error {
+    let how = match word.how() {
+        End::Dropped => BrokenHow::Dropped,
+        End::Panicked => BrokenHow::Panicked,
+        End::Died => BrokenHow::Died,
+        End::LinkBroke => BrokenHow::LinkBroke,
+        End::Cancelled => BrokenHow::Cancelled,
+        End::Unwanted => BrokenHow::Unwanted,
+    };
+    Error::BrokenPromise { what, how, pid }
+}

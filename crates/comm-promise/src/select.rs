@@ -1,0 +1,72 @@
+//! The first of several futures.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use comm_core::{Deadline, Error, Result};
+
+use crate::blocking::{Blocking, look_until};
+use crate::future::Future;
+
+/// The number of a future that is ready: see [`select`].
+#[derive(Debug)]
+#[must_use = "nothing is waited for before it is awaited"]
+pub struct Select<'f, T: Send + 'static> {
+    futures: &'f mut [Future<T>],
+}
+
+/// Waits until one of several futures is ready, and gives its number, the lowest if there are several. It is not read: that does
+/// whoever called, and the others may go on waiting. One that has been read already is passed over.
+///
+/// ```
+/// use comm_core::Deadline;
+/// use comm_promise::{Promise, select};
+///
+/// let promises = [(); 3].map(|()| Promise::process());
+/// let mut futures = promises.iter().map(Promise::future).collect::<Result<Vec<_>, _>>()?;
+/// promises[1].set("second")?;
+/// let first = select(&mut futures).wait(Deadline::default())?;
+/// assert_eq!(first, Some(1));
+/// assert_eq!(futures.remove(1).get(Deadline::default())?, "second");
+/// # Ok::<(), comm_core::Error>(())
+/// ```
+pub fn select<T: Send + 'static>(futures: &mut [Future<T>]) -> Select<'_, T> {
+    Select { futures }
+}
+
+impl<T: Send + 'static> Select<'_, T> {
+    /// The number, if one is ready within a time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is nothing to wait for.
+    pub fn wait(mut self, timeout: impl Into<Deadline>) -> Result<Option<usize>> {
+        let look = |waker: &Waker| match self.poll_number(waker) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        };
+        look_until(timeout.into(), &Blocking::default(), look).transpose()
+    }
+
+    fn poll_number(&mut self, waker: &Waker) -> Poll<Result<usize>> {
+        let mut waits = false;
+        for (number, future) in self.futures.iter_mut().enumerate() {
+            match future.poll_end(waker) {
+                Poll::Ready(_) if future.is_ready() => return Poll::Ready(Ok(number)),
+                Poll::Ready(_) => {}
+                Poll::Pending => waits = true,
+            }
+        }
+        if waits {
+            return Poll::Pending;
+        }
+        Poll::Ready(Err(Error::invalid("select", "no future that is still to be read")))
+    }
+}
+
+impl<T: Send + 'static> std::future::Future for Select<'_, T> {
+    type Output = Result<usize>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<usize>> {
+        self.poll_number(context.waker())
+    }
+}

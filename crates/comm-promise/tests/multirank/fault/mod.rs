@@ -1,0 +1,30 @@
+//! Processes that die or stop: exactly what they held breaks, and what they have set is read.
+
+use std::time::Duration;
+
+use comm_testkit::{Case, LauncherCtx, Layout, Program, RankResult};
+
+use crate::support::SUITE;
+
+mod home;
+mod moments;
+mod stopped;
+mod strangers;
+mod worker;
+
+/// For everything that must come.
+const SOON: Duration = Duration::from_secs(30);
+
+pub fn cases() -> Vec<Case> {
+    [worker::cases(), home::cases(), stopped::cases(), strangers::cases(), moments::cases()].concat()
+}
+
+pub fn programs() -> Vec<Program> {
+    [worker::PROGRAMS, home::PROGRAMS, stopped::PROGRAMS, strangers::PROGRAMS, moments::PROGRAMS].concat()
+}
+
+/// A case whose launches are processes of one rank each.
+fn case(name: impl Into<String>, run: impl Fn(&LauncherCtx) -> RankResult + Send + Sync + 'static) -> Case {
+    let case = Case::launcher(SUITE, name, run).backend("host").layouts(&[Layout::Processes]);
+    case.worlds(|world| world == 3).limit(Duration::from_secs(120))
+}
