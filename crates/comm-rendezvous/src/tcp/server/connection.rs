@@ -52,6 +52,8 @@ pub(super) struct Connection {
     expires: Option<Instant>,
     /// Whether it has closed its end.
     ended: bool,
+    /// What has been counted for it of what all connections hold.
+    pub counted: usize,
 }
 
 impl Connection {
@@ -66,6 +68,7 @@ impl Connection {
             gone: 0,
             expires: Instant::now().checked_add(limits.greeting),
             ended: false,
+            counted: 0,
         }
     }
 
@@ -187,6 +190,13 @@ impl Connection {
             self.gone = 0;
         }
         Ok(())
+    }
+
+    /// Writes what is in line; whether that has let requests through which had to wait.
+    pub fn unblock(&mut self) -> io::Result<bool> {
+        let blocked = self.unsent() >= BACKLOG;
+        self.flush()?;
+        Ok(blocked && self.unsent() < BACKLOG)
     }
 
     /// Says until when something must happen: something did just now. Who says who it is gets no more time for that by saying

@@ -176,7 +176,6 @@ impl Reactor {
     fn serve(&mut self, client: Client, flags: EventFlags) {
         let Some(connection) = self.clients.get_mut(&client) else { return };
         let before = connection.expires();
-        let held = connection.held();
         let mut answers = Answers::new();
         let mut outcome = Ok(());
         let mut stirred = flags.contains(EventFlags::OUT);
@@ -193,7 +192,11 @@ impl Reactor {
         while outcome.is_ok() {
             let Some(connection) = self.clients.get_mut(&client) else { return };
             outcome = match connection.next(self.key.as_ref(), &self.limits) {
-                Ok(None) => break,
+                Ok(None) => match connection.unblock() {
+                    Ok(true) => continue,
+                    Ok(false) => break,
+                    Err(e) => Err(Refused::new(e.to_string())),
+                },
                 Ok(Some(request)) if self.state.is_waiting(client) && !request.ends_wait() => {
                     Err(Refused::new("it asks for something while it waits"))
                 }
@@ -208,19 +211,13 @@ impl Reactor {
             self.deliver(client, &mut answers);
         }
         let Some(connection) = self.clients.get_mut(&client) else { return };
-        if outcome.is_ok() {
-            outcome = connection.flush().map_err(|e| Refused::new(e.to_string()));
-        }
         if connection.is_over() {
             outcome = outcome.and(Err(Refused::new("it has closed its end")));
         }
         if stirred {
             connection.settle(self.limits.stall);
         }
-        let after = connection.expires();
-        self.held = self.held - held + connection.held();
-        self.watch(client);
-        self.reschedule(client, before, after);
+        self.settled(client, before);
         match outcome {
             Err(Refused(why)) => self.close(client, &why),
             Ok(()) => self.relieve(),
@@ -235,22 +232,26 @@ impl Reactor {
                 connection.send(&bytes);
                 continue;
             }
-            let (before, held) = (connection.expires(), connection.held());
+            let before = connection.expires();
             connection.send(&bytes);
             let flushed = connection.flush();
             connection.settle(self.limits.stall);
-            let after = connection.expires();
-            self.held = self.held - held + connection.held();
-            self.watch(client);
-            self.reschedule(client, before, after);
+            self.settled(client, before);
             if let Err(error) = flushed {
                 self.close(client, &error.to_string());
             }
         }
     }
 
-    fn watch(&mut self, client: Client) {
-        let Some(connection) = self.clients.get(&client) else { return };
+    /// Looks at what has become of a client in a turn: what it is watched for, when it expires, what it holds.
+    fn settled(&mut self, client: Client, expired: Option<Instant>) {
+        let Some(connection) = self.clients.get_mut(&client) else { return };
+        let now = connection.held() + self.state.held(client);
+        self.held = self.held - std::mem::replace(&mut connection.counted, now) + now;
+        if expired != connection.expires() {
+            expired.map(|when| self.expiring.remove(&(when, client)));
+            self.expiring.extend(connection.expires().map(|when| (when, client)));
+        }
         let (reading, writing) = connection.wants();
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, reading);
@@ -261,17 +262,10 @@ impl Reactor {
         }
     }
 
-    fn reschedule(&mut self, client: Client, before: Option<Instant>, after: Option<Instant>) {
-        if before != after && self.clients.contains_key(&client) {
-            before.map(|when| self.expiring.remove(&(when, client)));
-            self.expiring.extend(after.map(|when| (when, client)));
-        }
-    }
-
     /// Closes those that hold the most while all together hold too much.
     fn relieve(&mut self) {
         while self.held > self.limits.buffers {
-            let largest = self.clients.iter().max_by_key(|(_, connection)| connection.held());
+            let largest = self.clients.iter().max_by_key(|(_, connection)| connection.counted);
             let Some((&client, _)) = largest else { return };
             self.close(client, "its requests or answers take too much memory together with those of others");
         }
@@ -281,7 +275,7 @@ impl Reactor {
         let Some(connection) = self.clients.remove(&client) else { return };
         tracing::debug!(peer = %connection.peer, why, "a client is let go");
         connection.expires().map(|when| self.expiring.remove(&(when, client)));
-        self.held -= connection.held();
+        self.held -= connection.counted;
         self.state.forget(client);
         // Dropping it closes it, and a descriptor that is closed is not watched any more.
     }

@@ -3,6 +3,9 @@
 //! Whatever comes, each step costs what it has read, and nothing is allocated for what has only been announced: a length is
 //! compared with its limit before a byte of it is there.
 
+#[cfg(test)]
+pub(crate) mod tests;
+
 use super::limits::Limits;
 use super::request::{Op, Request};
 

@@ -1,5 +1,10 @@
 //! What a server holds, and what each request does to it.
 
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -30,6 +35,8 @@ pub(super) struct State {
     waits: HashMap<Client, Wait>,
     /// Who waits for a key, in the order in which they came.
     waiting: HashMap<Vec<u8>, VecDeque<Client>>,
+    /// Who stands at a barrier. Its key may be waited for, too, and be that of a queue.
+    barriers: HashMap<Vec<u8>, VecDeque<Client>>,
     /// When each key was last asked for or changed, if keys have a lease.
     touched: HashMap<Vec<u8>, Instant>,
     identity: Vec<u8>,
@@ -52,6 +59,7 @@ impl State {
             queued: (0, 0),
             waits: HashMap::new(),
             waiting: HashMap::new(),
+            barriers: HashMap::new(),
             touched: HashMap::new(),
             identity,
         }
@@ -62,20 +70,24 @@ impl State {
         self.waits.contains_key(&client)
     }
 
+    /// Bytes that are kept for a client because it waits, beyond a usual wait.
+    pub fn held(&self, client: Client) -> usize {
+        const USUAL: usize = 1000;
+        match self.waits.get(&client) {
+            Some(Wait::Keys(keys)) if keys.len() > USUAL || keys.iter().any(|key| key.len() > USUAL) => {
+                // Once in the wait, once in the line.
+                keys.iter().map(|key| 2 * (key.len() + size_of::<Vec<u8>>())).sum()
+            }
+            _ => 0,
+        }
+    }
+
     /// Forgets what a client waits for.
     pub fn forget(&mut self, client: Client) {
-        let keys = match self.waits.remove(&client) {
-            None => return,
-            Some(Wait::Keys(keys)) => keys,
-            Some(Wait::Barrier(key)) => HashSet::from([key]),
-        };
-        for key in keys {
-            if let Some(clients) = self.waiting.get_mut(&key) {
-                clients.retain(|&other| other != client);
-                if clients.is_empty() {
-                    self.waiting.remove(&key);
-                }
-            }
+        match self.waits.remove(&client) {
+            None => {}
+            Some(Wait::Keys(keys)) => keys.iter().for_each(|key| leave(&mut self.waiting, key, client)),
+            Some(Wait::Barrier(key)) => leave(&mut self.barriers, &key, client),
         }
     }
 
@@ -197,14 +209,8 @@ impl State {
         self.room(more, usize::from(there.is_none()), limits)?;
         self.table.set(key, value);
         self.touch(key, limits);
-        let clients = self.waiting.remove(key).unwrap_or_default();
-        let (at_barriers, for_keys): (VecDeque<_>, VecDeque<_>) =
-            clients.into_iter().partition(|client| matches!(self.waits.get(client), Some(Wait::Barrier(_))));
-        for client in for_keys {
+        for client in self.waiting.remove(key).unwrap_or_default() {
             self.comes(client, key, answers);
-        }
-        if !at_barriers.is_empty() {
-            self.waiting.insert(key.to_vec(), at_barriers);
         }
         Ok(())
     }
@@ -286,13 +292,12 @@ impl State {
         let count = self.table.sum(&key, 1).map_err(|_| Refused::new("its barrier is no number"))?;
         self.set(&key, count.to_string().into_bytes(), limits, answers)?;
         if count < size {
-            self.waiting.entry(key.clone()).or_default().push_back(client);
+            self.barriers.entry(key.clone()).or_default().push_back(client);
             self.waits.insert(client, Wait::Barrier(key));
             return Ok(());
         }
         answers.push((client, vec![READY]));
-        for other in self.waiting.remove(&key).unwrap_or_default() {
-            // Those who wait for the key itself have just got it.
+        for other in self.barriers.remove(&key).unwrap_or_default() {
             self.waits.remove(&other);
             answers.push((other, vec![READY]));
         }
@@ -319,6 +324,16 @@ impl State {
             }
             stays
         });
+    }
+}
+
+/// Takes a client out of a line.
+fn leave(lines: &mut HashMap<Vec<u8>, VecDeque<Client>>, key: &[u8], client: Client) {
+    if let Some(line) = lines.get_mut(key) {
+        line.retain(|&other| other != client);
+        if line.is_empty() {
+            lines.remove(key);
+        }
     }
 }
 
