@@ -97,9 +97,9 @@ impl Parser {
         self.op.is_some()
     }
 
-    /// Bytes that it holds of the request.
+    /// Bytes that it holds of the request. What has only been announced is not held.
     pub fn held(&self) -> usize {
-        self.size
+        self.size - self.length.unwrap_or(0)
     }
 
     /// The next request, if all of it is there.
