@@ -78,6 +78,12 @@ pub enum Command {
     /// is not installed.
     #[command(after_help = STATUSES)]
     Lint(LintArgs),
+    /// Make the bindings to NCCL anew from its header
+    ///
+    /// Header and libclang come out of packages that pip downloads once, bindgen is installed by cargo, all in the versions
+    /// that are pinned here and under target/.
+    #[command(after_help = STATUSES)]
+    Bindings(BindingsArgs),
 }
 
 /// Where the rows go.
@@ -296,6 +302,14 @@ pub struct LintArgs {
     pub json: Json,
 }
 
+/// Options of `bindings`.
+#[derive(Debug, Args)]
+pub struct BindingsArgs {
+    /// Write nothing, and say whether the committed ones are what would be written
+    #[arg(long)]
+    pub check: bool,
+}
+
 /// What a command line turned out to be.
 #[derive(Debug)]
 pub enum Parsed {
@@ -331,7 +345,9 @@ fn help_for(args: &[OsString]) -> String {
 /// clap explains in paragraphs: what is wrong, tips, and how it is done right. The first two make one line.
 fn one_line(error: &clap::Error, hint: &str) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return format!("a command is missing: demo, bench, test, test-multirank or lint (see {hint})");
+        return format!(
+            "a command is missing: demo, bench, test, test-multirank, lint or bindings (see {hint})"
+        );
     }
     let text = error.to_string();
     let what: Vec<&str> = text
@@ -428,9 +444,16 @@ mod tests {
 
     #[test]
     fn help_is_not_an_error() {
-        for line in
-            ["--help", "help", "demo --help", "bench --help", "test -h", "help test-multirank", "lint --help"]
-        {
+        for line in [
+            "--help",
+            "help",
+            "demo --help",
+            "bench --help",
+            "test -h",
+            "help test-multirank",
+            "lint --help",
+            "bindings --help",
+        ] {
             let Ok(Parsed::Help(text)) = parse_words(line) else { panic!("{line}") };
             assert!(text.contains("Usage: cargo xtask"), "{text}");
         }

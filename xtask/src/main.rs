@@ -4,6 +4,7 @@
 //! the call was wrong or an input is missing, which one line says.
 
 mod bench;
+mod bindings;
 mod cargo;
 mod cli;
 mod conformance;
@@ -53,5 +54,6 @@ fn run(command: Command) -> Result<(), Fail> {
         Command::Test(args) => test::run(&args),
         Command::TestMultirank(args) => multirank::run(&args),
         Command::Lint(args) => lint::run(&args),
+        Command::Bindings(args) => bindings::run(&args),
     }
 }

@@ -1,0 +1,206 @@
+//! The log in its file: who may write, what has been read of it, and what a killed writer has left.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+use super::record::{Kind, Parsed, Record, parse};
+use crate::error::{Error, Result};
+use crate::table::Table;
+
+/// What the value of the first record says.
+const FORMAT: &[u8] = b"comm rendezvous 1";
+
+/// The file, and what has been read of it.
+pub(super) struct Log {
+    file: File,
+    path: PathBuf,
+    /// All before this has been read, and is sound.
+    read: u64,
+    /// What that comes to.
+    pub table: Table,
+    /// How many have left.
+    pub left: usize,
+    /// The run that the first record names.
+    run: Option<String>,
+}
+
+/// What reading came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Tail {
+    /// All has been read.
+    None,
+    /// A record begins there: a writer is at work, or was killed.
+    Cut,
+}
+
+/// The right to write, given back when it is dropped. The kernel gives back that of a process that dies.
+struct Lock<'a>(&'a File);
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        // It cannot fail for a lock that is held, and what could be done?
+        let _ = flock(self.0.as_fd(), FlockOperation::Unlock);
+    }
+}
+
+/// What a turn at the log came to.
+pub(super) enum Turn<T> {
+    Had(T),
+    /// Somebody else has the lock.
+    Busy,
+}
+
+impl Log {
+    /// Opens the file, or makes it. Nothing is read yet.
+    pub fn open(path: PathBuf) -> Result<Log> {
+        let file = open(&path)?;
+        Ok(Log { file, path, read: 0, table: Table::default(), left: 0, run: None })
+    }
+
+    pub fn place(&self) -> String {
+        format!("file {}", self.path.display())
+    }
+
+    /// Does something with all read and nobody else writing, if nobody has the lock now. A file that is empty gets its first
+    /// record before that.
+    pub fn turn<T>(&mut self, run: &str, act: impl FnOnce(&mut Log) -> Result<T>) -> Result<Turn<T>> {
+        let file = self.file.try_clone().map_err(|e| self.failed("opening", e))?;
+        match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(Turn::Busy),
+            Err(e) => return Err(self.failed("locking", e)),
+        }
+        let _lock = Lock(&file);
+        if self.run.is_none() && file.metadata().map_err(|e| self.failed("reading", e))?.nlink() == 0 {
+            // The last of those before has removed it between our opening and locking it.
+            self.file = open(&self.path)?;
+            return Ok(Turn::Busy);
+        }
+        if self.catch_up()? == Tail::Cut {
+            // Nobody is writing, so whoever was has been killed: what it left is in nobody's way.
+            self.file.set_len(self.read).map_err(|e| self.failed("cutting", e))?;
+        }
+        if self.run.is_none() {
+            self.append(Kind::Run, run.as_bytes(), FORMAT)?;
+        }
+        match &self.run {
+            Some(theirs) if theirs == run => act(self).map(Turn::Had),
+            other => Err(Error::OtherRun {
+                place: self.place(),
+                theirs: other.clone().unwrap_or_default(),
+                ours: run.to_owned(),
+            }),
+        }
+    }
+
+    /// Reads what has been added, without the lock; `true` if there is something at the end that somebody should look at
+    /// with it.
+    pub fn look(&mut self) -> Result<bool> {
+        match self.catch_up() {
+            Ok(tail) => Ok(tail == Tail::Cut),
+            // Who reads while another one cuts and writes may see some of both.
+            Err(Error::Damaged { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds a record. The caller has the lock, and all has been read.
+    pub fn append(&mut self, kind: Kind, key: &[u8], value: &[u8]) -> Result<()> {
+        let bytes = Record { kind, key, value }.encode();
+        if let Err(e) = self.file.write_all_at(&bytes, self.read) {
+            // What has been written of it is cut by whoever comes next, if not now.
+            let _ = self.file.set_len(self.read);
+            return Err(self.failed("writing", e));
+        }
+        self.apply(&Record { kind, key, value });
+        self.read += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Removes the file's name. Who has it open keeps it.
+    pub fn remove(&self) {
+        // If it cannot be removed it stays, as it does when its last user is killed.
+        let _ = std::fs::remove_file(&self.path);
+    }
+
+    fn catch_up(&mut self) -> Result<Tail> {
+        let size = self.file.metadata().map_err(|e| self.failed("reading", e))?.len();
+        if size <= self.read {
+            return Ok(Tail::None);
+        }
+        let mut bytes = vec![0; usize::try_from(size - self.read).unwrap_or(usize::MAX)];
+        let got = read_up_to(&self.file, &mut bytes, self.read).map_err(|e| self.failed("reading", e))?;
+        bytes.truncate(got);
+        let mut at = 0;
+        loop {
+            match parse(&bytes[at..]) {
+                Parsed::Whole(record, size) => {
+                    if self.run.is_none() && (record.kind, record.value) != (Kind::Run, FORMAT) {
+                        return Err(self.damaged("it is none of these logs, or of another version"));
+                    }
+                    self.apply(&record);
+                    self.read += size as u64;
+                    at += size;
+                }
+                Parsed::Cut if at == bytes.len() => return Ok(Tail::None),
+                Parsed::Cut => return Ok(Tail::Cut),
+                Parsed::Wrong(what) => return Err(self.damaged(what)),
+            }
+        }
+    }
+
+    fn apply(&mut self, record: &Record<'_>) {
+        match record.kind {
+            Kind::Run => self.run = Some(String::from_utf8_lossy(record.key).into_owned()),
+            Kind::Set => self.table.set(record.key, record.value.to_vec()),
+            Kind::Delete => drop(self.table.delete(record.key)),
+            Kind::Left => self.left += 1,
+        }
+    }
+
+    fn damaged(&self, what: &'static str) -> Error {
+        Error::Damaged { place: self.place(), at: self.read, what }
+    }
+
+    fn failed(&self, what: &str, error: impl Into<io::Error>) -> Error {
+        Error::io(format!("{what} {}", self.path.display()), error)
+    }
+}
+
+/// Opens a file of this user's own, which no other can read, or makes it.
+fn open(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let failed = |e| Error::io(format!("opening {}", path.display()), e);
+    let file = options.open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    let place = || format!("file {}", path.display());
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Error::BadPeer { place: place(), what: format!("it belongs to uid {}", found.uid()) });
+    }
+    if !found.is_file() {
+        return Err(Error::BadPeer { place: place(), what: "it is no regular file".to_owned() });
+    }
+    Ok(file)
+}
+
+/// Reads as much as there is.
+fn read_up_to(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < bytes.len() {
+        match file.read_at(&mut bytes[got..], at + got as u64) {
+            Ok(0) => break,
+            Ok(n) => got += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(got)
+}

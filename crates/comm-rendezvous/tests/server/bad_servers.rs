@@ -1,0 +1,114 @@
+//! What a client makes of servers that say nothing, too little, or nonsense.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use comm_rendezvous::{Error, Rendezvous, TcpStore};
+
+use crate::raw::{AMPLE, soon};
+
+/// A server that echoes the ping and says that it is none of ours, so that a client is content; then it answers the next
+/// request with these bytes, and closes, or waits for ever.
+fn answering(answer: &'static [u8], closes: bool) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                // The greeting, the ping, and two questions about a key of eleven bytes.
+                let mut greeting = [0; 5 + 5 + 28 + 20];
+                stream.read_exact(&mut greeting).unwrap();
+                let echo = [&greeting[6..10], &[1], &[0; 8]].concat();
+                stream.write_all(&echo).unwrap();
+                let mut request = [0; 1];
+                if stream.read_exact(&mut request).is_ok() {
+                    stream.write_all(answer).unwrap();
+                    if !closes {
+                        let _ = stream.read_to_end(&mut Vec::new());
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn client(address: SocketAddr) -> TcpStore {
+    TcpStore::connect(address.to_string(), AMPLE).unwrap()
+}
+
+#[test]
+fn an_answer_that_is_cut_is_an_error() {
+    for cut in 0..8 {
+        let error = client(answering(&[0; 8][..cut], true)).add("n", 1, soon()).unwrap_err();
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+    }
+    assert_eq!(client(answering(&[9, 0, 0, 0, 0, 0, 0, 0], true)).add("n", 1, soon()).unwrap(), 9);
+}
+
+#[test]
+fn a_length_without_bytes_is_not_believed() {
+    let started = Instant::now();
+    for (length, told) in [
+        (&[0xff; 8], "text of 18446744073709551615 bytes"),
+        (&[0, 0, 0, 1, 0, 0, 0, 0], "text of 16777216 bytes"),
+    ] {
+        let error = client(answering(length, false)).compare_set("k", b"", b"", soon()).unwrap_err();
+        assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains(told)), "{error}");
+    }
+    assert!(started.elapsed() < AMPLE);
+}
+
+#[test]
+fn nonsense_is_an_error() {
+    let error = client(answering(&[2], false)).wait(&["k"], soon()).unwrap_err();
+    assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("ends a wait with 2")), "{error}");
+    let error = client(answering(&[1, 2, 3, 4], false)).set("k", b"", soon()).unwrap_err();
+    assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("echo")), "{error}");
+    let error = client(answering(&[0xff; 8], false)).queue_try_pop("k", soon()).unwrap_err();
+    assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("-1 values")), "{error}");
+}
+
+#[test]
+fn silence_is_a_time_out() {
+    let time = Duration::from_millis(200);
+    for answer in [&[][..], &[0; 7]] {
+        let client = client(answering(answer, false));
+        let started = Instant::now();
+        let error = client.add("n", 1, time.into()).unwrap_err();
+        assert!(matches!(&error, Error::Timeout { why, .. } if why.contains("does not answer")), "{error}");
+        assert!(started.elapsed() >= time);
+    }
+    // One that takes connections and does nothing, as a process that is stopped does.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = TcpStore::connect(listener.local_addr().unwrap().to_string(), time).unwrap_err();
+    assert!(matches!(&error, Error::Timeout { why, .. } if why.contains("does not answer")), "{error}");
+}
+
+/// What comes late of one operation is not the answer to the next.
+#[test]
+fn an_answer_that_is_late_is_nobodys() {
+    let server = comm_rendezvous::TcpServer::start().unwrap();
+    let store = crate::raw::store(&server);
+    for n in 0..20 {
+        let key = format!("{n}");
+        store.wait(&[&key], Duration::from_millis(1).into()).unwrap_err();
+        store.set(&key, b"", soon()).unwrap();
+        assert_eq!(store.add("n", 1, soon()).unwrap(), n + 1);
+    }
+}
+
+#[test]
+fn who_echoes_wrongly_is_no_such_server() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            stream.unwrap().write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
+        }
+    });
+    let error = TcpStore::connect(address.to_string(), AMPLE).unwrap_err();
+    assert!(matches!(error, Error::BadPeer { .. }), "{error}");
+}
