@@ -174,12 +174,11 @@ impl Claim {
         point!("promise.packed");
         // Then the home has them, and the value outlives this process.
         if !self.hub.await_pushed(self.said.home, &letter.segments, Deadline::default()) {
-            let why = if self.peer.is_dead() || self.peer.is_link_over() {
-                self.gone(BrokenHow::HomeGone)
-            } else {
-                let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
-                Error::io(format!("sending the segments of {}", self.name()), cause)
-            };
+            if self.peer.is_dead() || self.peer.is_link_over() {
+                return Err(SetError::broken((), self.gone(BrokenHow::HomeGone)));
+            }
+            let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            let why = Error::io(format!("sending the segments of {}", self.name()), cause);
             return Err(SetError::failed((), why));
         }
         let (cell, generation) = (&self.slot.seat.cell, self.said.generation);

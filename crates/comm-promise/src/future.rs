@@ -262,6 +262,7 @@ impl<T: Send + 'static> Drop for Future<T> {
             return;
         }
         self.inner.give_up(End::Unwanted);
+        self.inner.discard();
         if self.polled {
             self.inner.forget_task();
         }

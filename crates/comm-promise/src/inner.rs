@@ -203,6 +203,15 @@ impl<T> Inner<T> {
         let _ = state::give_up(&self.seat().cell, self.generation, how, self);
     }
 
+    /// Nobody will read it: what it has ended with goes now, and does not wait for the last holder.
+    pub(crate) fn discard(&self) {
+        if !self.is_consumed()
+            && let Some(word) = self.end()
+        {
+            drop(self.take(word));
+        }
+    }
+
     /// Whether its value has been read.
     pub(crate) fn is_consumed(&self) -> bool {
         matches!(*lock(&self.local), Local::Consumed)
@@ -347,8 +356,13 @@ impl<T: Send + 'static> Site for Inner<T> {
         if lot.slot.who.iter().any(|who| who.load(Ordering::Acquire) == id) {
             // Before anybody can see that it broke.
             lock(&self.lost).push(peer.clone());
+        } else {
+            return;
         }
         home::part(&lot.slot, self.generation, id, how, self);
+        // It may have set it, taken the bits of those who wait, and died before it woke them.
+        lot.ring(THREADS, 0);
+        lot.ring(TASKS, 0);
     }
 
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {

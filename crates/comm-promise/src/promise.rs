@@ -117,11 +117,12 @@ impl<T: Send + 'static> Promise<T> {
         }
     }
 
-    /// Sets the value, and wakes whoever waits for it. Waits for nobody.
+    /// Sets the value, and wakes whoever waits for it, whom it does not wait for.
     ///
     /// To another process a tensor goes by its place, if it lies in the arena of this process's hub
     /// ([`Hub::tensors`](comm_core::hub::Hub::tensors)); any other is copied there once. When this returns, the value outlives this
-    /// process.
+    /// process: a segment that the home has not been sent yet, for want of descriptors or because it is stopped and its queue full, is
+    /// sent first.
     ///
     /// # Errors
     /// [`SetError`], with the value.

@@ -6,7 +6,7 @@ use super::super::Known;
 use super::super::link::{Incoming, Message};
 use super::*;
 use crate::error::{Error, Result};
-use crate::hub::socket;
+use crate::hub::{Peer, socket};
 use crate::wire;
 
 /// A link as its two ends, the receiving one served by the test and not by the reactor.
@@ -280,4 +280,38 @@ fn at_the_door_what_is_wrong_closes_that_connection_alone() {
         assert!(Instant::now() < until, "the end of a link is noticed");
         std::thread::yield_now();
     }
+}
+
+fn peer(nonce: Nonce) -> Arc<Peer> {
+    match hub().peers().get(&nonce) {
+        Some(Known::Alive(peer)) => peer.clone(),
+        _ => panic!("{nonce} has not come"),
+    }
+}
+
+/// What has been sent comes, also when nobody serves the link and the sender is dead; what has not, never does.
+#[test]
+fn a_segment_that_was_sent_outlives_its_sender() {
+    let ends = Ends::met();
+    let peer = peer(ends.nonce);
+    let said = wire::encode(&Message::Segment { id: 7, len: 4096, writable: false }).unwrap();
+    ends.theirs.send(&said, &borrow(&[segment_fd(Access::ReadOnly)])).unwrap();
+    hub().peer_died(ends.nonce);
+    assert!(peer.is_dead());
+    assert_eq!(peer.await_segment(7, Duration::ZERO).unwrap().id(), 7);
+    assert!(peer.await_segment(8, Duration::ZERO).is_none() && !peer.is_link_over());
+    ends.theirs.shut_down();
+    assert!(peer.await_segment(8, AMPLE).is_none() && peer.is_link_over());
+    assert!(peer.await_segment(7, Duration::ZERO).is_some());
+}
+
+/// Whoever wants to be linked to is; and if that cannot be, since nobody is there, he is known to be gone.
+#[test]
+fn one_who_wants_to_meet_and_is_not_there_is_gone() {
+    let ends = Ends::met();
+    ends.push(&wire::encode(&Message::Meet).unwrap(), &[]).unwrap();
+    assert!(!alive(ends.nonce));
+    assert!(hub().meet(ends.nonce, AMPLE).unwrap().is_none());
+    assert!(hub().meet(Nonce::draw().unwrap(), AMPLE).unwrap().is_none());
+    assert!(matches!(hub().meet(hub().nonce(), AMPLE), Err(Error::InvalidArgument { .. })));
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use comm_core::error::BrokenHow;
 use comm_core::{Error, Kind};
-use comm_promise::{SetError, Wire};
+use comm_promise::{Promise, SetError, Wire};
 use comm_testkit::{RankCtx, RankResult, check, check_eq};
 
 use crate::support::{Run, Scene, is_broken, tensor};
@@ -15,6 +15,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("end/-/-/holder-panics", holder_panics),
     ("end/-/-/dropped-when-set", dropped_when_set),
     ("end/-/-/future-dropped", future_dropped),
+    ("end/-/-/value-that-nobody-reads", unread),
     ("end/-/-/cancelled", cancelled),
     ("end/-/-/guards-go-with-the-future", guards),
 ];
@@ -95,6 +96,20 @@ fn future_dropped(ctx: &RankCtx, kind: Kind) -> RankResult {
         check!(promise.set_error(Error::Forked).is_err());
         check!(!promise.is_set());
     }
+    s.end()
+}
+
+/// A value that nobody reads goes with the future, though its promise is still held at home.
+fn unread(ctx: &RankCtx, kind: Kind) -> RankResult {
+    let s = Scene::new(ctx, kind)?;
+    let value = tensor(&[1.0])?;
+    let promise = Promise::new(kind)?;
+    let future = promise.future()?;
+    promise.set(vec![value.clone()])?;
+    check!(value.clone().try_into_buf().is_err());
+    drop(future);
+    check!(value.try_into_buf().is_ok(), "the promise still holds it");
+    check!(promise.set(vec![]).is_err());
     s.end()
 }
 
