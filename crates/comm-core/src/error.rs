@@ -192,8 +192,8 @@ pub enum Error {
     },
     /// A wait reached its deadline.
     #[error(
-        "timeout: {what} waited {waited:.1?}, saw {seen}, expected {expected}; missing: {} [{at}]",
-        MissingList(missing)
+        "timeout: {what} waited {waited:.1?}, saw {seen}, expected {expected}{} [{at}]",
+        IfMissing(missing)
     )]
     Timeout {
         /// What was waited for.
@@ -443,16 +443,36 @@ impl fmt::Display for List<'_> {
     }
 }
 
-struct MissingList<'a>(&'a [Missing]);
+/// Who is missing, where that is anybody in particular.
+struct IfMissing<'a>(&'a [Missing]);
 
-impl fmt::Display for MissingList<'_> {
+impl fmt::Display for IfMissing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("nobody");
-        }
         for (i, m) in self.0.iter().enumerate() {
-            write!(f, "{}rank {} ({})", if i == 0 { "" } else { ", " }, m.rank, m.state)?;
+            write!(f, "{}rank {} ({})", if i == 0 { "; missing: " } else { ", " }, m.rank, m.state)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_names_who_is_missing_if_that_is_anybody() {
+        let of = |missing: Vec<Missing>| Error::Timeout {
+            what: "a key".into(),
+            waited: Duration::from_millis(50),
+            missing,
+            seen: 0,
+            expected: 1,
+            at: Box::default(),
+        };
+        let text = of(Vec::new()).to_string();
+        assert!(text.starts_with("timeout: a key waited 50.0ms, saw 0, expected 1 ["), "{text}");
+        let missing = [2, 5].map(|rank| Missing { rank, state: PeerState::Stopped });
+        let text = of(missing.to_vec()).to_string();
+        assert!(text.contains("expected 1; missing: rank 2 (stopped), rank 5 (stopped) ["), "{text}");
     }
 }
