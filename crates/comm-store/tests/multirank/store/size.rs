@@ -107,10 +107,10 @@ fn many_keys(ctx: &RankCtx) -> RankResult {
     s.end()
 }
 
-/// Hand-overs one after the other, with a reset now and then: 100 000, or ten million in the long version.
+/// Hand-overs one after the other, with a reset now and then: a million, or ten in the long version.
 fn hand_overs(ctx: &RankCtx) -> RankResult {
     const AHEAD: usize = 64;
-    let (rounds, each_round) = if ctx.full() { (100, 100_000) } else { (4, 25_000) };
+    let (rounds, each_round) = if ctx.full() { (100, 100_000) } else { (10, 100_000) };
     let s = scene(ctx)?;
     let mine = numbers(&s, each_round)?;
     let mut after_one = None;
