@@ -55,12 +55,6 @@ fn number(t: &Tensor) -> Any<u32> {
     t.to_vec::<u32>()?.first().copied().ok_or("it has one element".into())
 }
 
-/// As many blocks of tensors and of windows as before.
-fn until_blocks(s: &Scene, expected: (u64, u64)) -> Any<()> {
-    eventually("all blocks were given back", || blocks(s) == expected)
-        .map_err(|e| format!("{e}: {:?}, expected {expected:?}", blocks(s)).into())
-}
-
 fn blocks(s: &Scene) -> (u64, u64) {
     (s.team.hub().tensors().stats().blocks, s.team.hub().windows().stats().blocks)
 }
