@@ -248,7 +248,9 @@ fn flooded(ctx: &LauncherCtx, files: Option<u64>, most: usize) -> RankResult {
         "{} connections: {used:?} of CPU in {WINDOW:?}, {before} and then {fds} descriptors",
         held.len()
     ));
-    check!(fds <= before + most, "{fds} descriptors, {before} before");
+    // Beside those of the connections it may have some open for a moment: files in /proc, a socket that it is about to close.
+    const FOR_A_MOMENT: usize = 8;
+    check!(fds <= before + most + FOR_A_MOMENT, "{fds} descriptors, {before} before");
     let took = victim.meets(ctx)?;
     ctx.progress(&format!("met beside them after {took:?}"));
     drop(held);
