@@ -43,7 +43,7 @@ pub struct Setting {
 #[doc(alias = "GlobalCommInstanceId")]
 pub const INSTANCE_ID: Setting = Setting {
     name: "COMM_INSTANCE_ID",
-    default: "the launcher's job id (TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, SLURM_JOB_ID with SLURM_STEP_ID), else this process alone",
+    default: "the launcher's job id (TORCHELASTIC_RUN_ID with MASTER_PORT, PMIX_NAMESPACE, the process of MPICH's launcher, SLURM_JOB_ID with SLURM_STEP_ID), else this process alone",
     meaning: "Scope of all names. Processes meet only if they have the same one; without one, only threads of one process meet.",
 };
 /// Folder of the sockets, where abstract names do not reach.
@@ -72,8 +72,58 @@ pub const DUMP_DIR: Setting = Setting {
     meaning: "A directory, made if it is missing, into which each rank of a group writes its last operations when one fails and the team is over or a rank has left: a file of Chrome trace events for each team and rank.",
 };
 
+/// This process's rank.
+pub const RANK: Setting = Setting {
+    name: "COMM_RANK",
+    default: "the launcher's (see `comm_core::launch`)",
+    meaning: "Rank of this process, for `LaunchEnv::detect` and `Team::from_env`. With `COMM_WORLD_SIZE` it comes before what any launcher says.",
+};
+/// How many ranks there are.
+pub const WORLD_SIZE: Setting =
+    Setting { name: "COMM_WORLD_SIZE", default: "the launcher's", meaning: "How many ranks there are." };
+/// This process's number on its host.
+pub const LOCAL_RANK: Setting = Setting {
+    name: "COMM_LOCAL_RANK",
+    default: "the launcher's",
+    meaning: "Number of this process among those of its host.",
+};
+/// How many ranks this host has.
+pub const LOCAL_WORLD_SIZE: Setting = Setting {
+    name: "COMM_LOCAL_WORLD_SIZE",
+    default: "the launcher's",
+    meaning: "How many ranks this host has.",
+};
+/// Where ranks meet.
+pub const MASTER_ADDR: Setting = Setting {
+    name: "COMM_MASTER_ADDR",
+    default: "`MASTER_ADDR`",
+    meaning: "Host of the store at which ranks meet.",
+};
+/// Where ranks meet there.
+pub const MASTER_PORT: Setting =
+    Setting { name: "COMM_MASTER_PORT", default: "`MASTER_PORT`", meaning: "Port of that store." };
+/// The library of NCCL. comm-nccl-sys reads it, which has no other crate below it.
+pub const NCCL_LIB: Setting = Setting {
+    name: "COMM_NCCL_LIB",
+    default: "`libnccl.so.2`, else `libnccl.so`, as the dynamic linker finds them",
+    meaning: "Library of NCCL that comm-nccl-sys opens. If it is set, no other is tried.",
+};
+
 /// All settings, in the order of the documentation.
-pub const TABLE: &[Setting] = &[INSTANCE_ID, RUNTIME_DIR, TIMEOUT_MS, ARENA_MAX_BYTES, DUMP_DIR];
+pub const TABLE: &[Setting] = &[
+    INSTANCE_ID,
+    RUNTIME_DIR,
+    TIMEOUT_MS,
+    ARENA_MAX_BYTES,
+    DUMP_DIR,
+    RANK,
+    WORLD_SIZE,
+    LOCAL_RANK,
+    LOCAL_WORLD_SIZE,
+    MASTER_ADDR,
+    MASTER_PORT,
+    NCCL_LIB,
+];
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(600);
 

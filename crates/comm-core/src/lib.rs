@@ -8,6 +8,7 @@
 //! | [`wait`] | cells, park words, deadlines: the one way to wait |
 //! | [`hub`] | one per process: names, links to other processes, liveness |
 //! | [`team`] | how ranks meet, leave and fail together |
+//! | [`launch`] | what the launcher says: rank, size, job, address |
 //! | [`error`] | what can go wrong, said once |
 //! | [`layout`] | the layout of shared structures as a number |
 //! | [`config`] | every default and its environment variable |
@@ -22,6 +23,8 @@ pub mod error;
 pub mod hub;
 #[cfg(not(loom))]
 mod kind;
+#[cfg(not(loom))]
+pub mod launch;
 #[cfg(not(loom))]
 pub mod layout;
 #[cfg(not(loom))]

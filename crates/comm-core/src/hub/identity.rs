@@ -5,8 +5,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config;
 use crate::error::{Error, Result};
+use crate::launch::Job;
 
 /// A process, by 128 random bits that its hub draws: pids are reused and differ between namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -79,18 +79,8 @@ impl Instance {
     /// # Errors
     /// [`Error::InvalidArgument`] if the variable is set but empty.
     pub fn detect(nonce: Nonce) -> Result<Instance> {
-        if let Some(id) = config::text(config::INSTANCE_ID)? {
-            return Ok(Instance { id, source: config::INSTANCE_ID.name, shared: true });
-        }
-        let var = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
-        for source in ["TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"] {
-            if let Some(id) = var(source) {
-                return Ok(Instance { id: format!("{source}={id}"), source, shared: true });
-            }
-        }
-        if let Some(job) = var("SLURM_JOB_ID") {
-            let step = var("SLURM_STEP_ID").unwrap_or_default();
-            return Ok(Instance { id: format!("slurm={job}.{step}"), source: "SLURM_JOB_ID", shared: true });
+        if let Some(Job { id, source }) = Job::detect()? {
+            return Ok(Instance { id, source, shared: true });
         }
         Ok(Instance { id: format!("process={nonce}"), source: "this process alone", shared: false })
     }

@@ -33,6 +33,7 @@ use std::time::Instant;
 
 use crate::error::{At, Error, LostHow, Result};
 use crate::hub::Hub;
+use crate::launch::LaunchEnv;
 use crate::point;
 use crate::shm::fork;
 use crate::wait::Deadline;
@@ -134,6 +135,24 @@ impl Team {
             ));
         }
         Team::enter(name, rank, size, &[], deadline, heed)
+    }
+
+    /// Joins the team of this name as what the launcher says that this process is: torchrun, Open MPI, MPICH, Slurm, or a shell
+    /// that sets `COMM_RANK` and `COMM_WORLD_SIZE`. See [`launch`](crate::launch).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if nobody says what it is; [`Error::InvalidArgument`] if that contradicts itself;
+    /// [`Error::Unsupported`] if the ranks are on several hosts; as [`join`](Team::join).
+    pub fn from_env(name: &str, deadline: impl Into<Deadline>) -> Result<Team> {
+        let env = LaunchEnv::required()?;
+        match env.local_world_size {
+            Some(local) if local < env.world_size => Err(Error::Unsupported {
+                backend: "team",
+                op: format!("join {name:?} with {} ranks", env.world_size),
+                why: format!("a team is of one host, and {} says that this one has {local}", env.launcher),
+            }),
+            _ => Team::join(name, env.rank, env.world_size, deadline),
+        }
     }
 
     /// Joins, with sound arguments. `heed` is asked now and then: it says that somebody will not come, so that there is no team
