@@ -1,7 +1,7 @@
 //! Every rank contributes a tensor, and every rank gets the sum.
 use std::{error::Error, time::Duration};
 
-use comm_core::{team::Team, tensor::Tensor};
+use comm_core::{launch::LaunchEnv, team::Team, tensor::Tensor};
 use comm_group::{ReduceOp, ThreadGroup};
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
@@ -17,6 +17,10 @@ fn rank(rank: usize, size: usize) -> Outcome {
 }
 
 fn main() -> Outcome {
+    if let Some(env) = LaunchEnv::detect()? {
+        // One rank of several processes that torchrun, mpirun, srun or a shell has started.
+        return rank(env.rank, env.world_size);
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         // Without arguments, four threads of this process.

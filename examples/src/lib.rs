@@ -9,6 +9,7 @@ use std::num::NonZero;
 use std::process::{Child, Command, Stdio};
 
 use comm_core::hub::Nonce;
+use comm_core::launch::LaunchEnv;
 use comm_core::team::MAX_RANKS;
 
 pub use cli::{Devices, parse, refuse};
@@ -17,11 +18,14 @@ pub use cli::{Devices, parse, refuse};
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Runs `rank(rank, size)` for each of `size` ranks, a number that the arguments `--size N` replace; with the arguments
-/// `--rank R --size N`, for rank R alone.
+/// `--rank R --size N`, for rank R alone. Without arguments, for the rank that a launcher says this process is, if one does.
 pub fn run(size: usize, rank: fn(usize, usize) -> Outcome) -> Outcome {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => threads(size, rank).map(drop),
+        [] => match LaunchEnv::detect()? {
+            Some(env) => rank(env.rank, env.world_size),
+            None => threads(size, rank).map(drop),
+        },
         ["--size", n] => threads(n.parse::<NonZero<usize>>()?.get(), rank).map(drop),
         ["--rank", r, "--size", n] => rank(r.parse()?, n.parse()?),
         _ => Err("expected no arguments, or: --size N, or: --rank R --size N".into()),

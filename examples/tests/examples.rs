@@ -33,6 +33,18 @@ fn folder() -> &'static Path {
 
 fn example(name: &str, instance: &str) -> Command {
     let mut command = Command::new(folder().join(name));
+    // Whoever runs the tests may have been started by a launcher.
+    for name in [
+        "COMM_RANK",
+        "COMM_WORLD_SIZE",
+        "RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "PMI_RANK",
+        "PMIX_RANK",
+        "SLURM_STEP_ID",
+    ] {
+        command.env_remove(name);
+    }
     command.env("COMM_INSTANCE_ID", format!("examples-{}-{instance}", std::process::id()));
     command
 }
@@ -81,6 +93,73 @@ fn all_reduce() -> Outcome {
     assert_eq!(as_threads("all_reduce")?, lines);
     assert_eq!(as_processes("all_reduce", 4)?, lines);
     assert_eq!(as_processes("all_reduce", 1)?, ["rank 0 of 1: [1.0, 0.0, 0.5]"]);
+    Ok(())
+}
+
+/// As a shell, or any launcher, starts ranks: with variables, and no arguments.
+#[test]
+fn ranks_by_variables() -> Outcome {
+    for name in ["all_reduce", "overlap"] {
+        let start = |rank: usize| {
+            let mut command = example(name, "variables");
+            command.env("COMM_RANK", rank.to_string()).env("COMM_WORLD_SIZE", "3");
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        };
+        let ranks = (0..3).map(start).collect::<Result<Vec<_>, _>>()?;
+        let ends = ranks.into_iter().map(|rank| rank.wait_with_output()).collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(sorted_lines(&ends), as_processes(name, 3)?);
+    }
+    let output =
+        example("all_reduce", "contradiction").env("COMM_RANK", "3").env("COMM_WORLD_SIZE", "3").output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("COMM_RANK=3 and COMM_WORLD_SIZE=3 cannot both be"),
+        "{said}"
+    );
+    Ok(())
+}
+
+/// With a library that is made up, since a machine need not have NCCL.
+#[test]
+fn nccl_id() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let (source, library) = (folder.path().join("nccl.c"), folder.path().join("libnccl.so.2"));
+    std::fs::write(
+        &source,
+        "int ncclGetVersion(int *version) { *version = 23203; return 0; }\n\
+         int ncclGetUniqueId(char *id) { for (int i = 0; i < 128; i++) id[i] = i; return 0; }\n",
+    )?;
+    let mut cc = Command::new("cc");
+    assert!(cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status()?.success());
+    // A port that is free now; another program may take it before rank 0 does, and then there is another one.
+    for attempt in 0.. {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        let start = |rank: usize| {
+            let mut command = example("nccl_id", "nccl");
+            command.env("COMM_RANK", rank.to_string()).env("COMM_WORLD_SIZE", "3");
+            command.env("COMM_MASTER_ADDR", "localhost").env("COMM_MASTER_PORT", &port);
+            command.env("COMM_NCCL_LIB", &library).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+        };
+        let (zero, rest) = (start(0)?, [start(1)?, start(2)?]);
+        let mut ends = vec![zero.wait_with_output()?];
+        if attempt < 5 && String::from_utf8_lossy(&ends[0].stderr).contains("in use") {
+            for mut rank in rest {
+                rank.kill()?;
+                rank.wait()?;
+            }
+            continue;
+        }
+        for rank in rest {
+            ends.push(rank.wait_with_output()?);
+        }
+        let sum = (0..128u32).fold(0u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+        let lines: Vec<String> =
+            (0..3).map(|r| format!("rank {r} of 3: an id of 128 bytes, {sum:08x}")).collect();
+        assert_eq!(sorted_lines(&ends), lines);
+        break;
+    }
+    let output = example("nccl_id", "nobody").output()?;
+    assert!(String::from_utf8_lossy(&output.stderr).contains("set COMM_RANK"), "{output:?}");
     Ok(())
 }
 

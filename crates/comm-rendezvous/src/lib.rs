@@ -9,6 +9,7 @@
 //! All are a [`Rendezvous`]: `set`, `get`, `wait`, `check`, `add`, `compare_set`, `delete`, each with a deadline. It is where
 //! what is needed to begin is exchanged, an id of NCCL for one; tensors go by teams, windows and stores.
 
+mod env;
 mod error;
 mod file;
 mod memory;
@@ -17,6 +18,7 @@ mod rendezvous;
 mod table;
 mod tcp;
 
+pub use env::EnvStore;
 pub use error::{Error, Result};
 pub use file::FileStore;
 pub use memory::MemoryStore;
