@@ -17,10 +17,10 @@ fn answering(answer: &'static [u8], closes: bool) -> SocketAddr {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             std::thread::spawn(move || {
-                // The greeting, the ping, and two questions about a key of eleven bytes.
-                let mut greeting = [0; 5 + 5 + 28 + 20];
+                // The greeting, the ping, and the question for a key of eleven bytes.
+                let mut greeting = [0; 5 + 5 + 28];
                 stream.read_exact(&mut greeting).unwrap();
-                let echo = [&greeting[6..10], &[1], &[0; 8]].concat();
+                let echo = [&greeting[6..10], &[1]].concat();
                 stream.write_all(&echo).unwrap();
                 let mut request = [0; 1];
                 if stream.read_exact(&mut request).is_ok() {

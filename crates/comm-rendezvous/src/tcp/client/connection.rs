@@ -81,7 +81,7 @@ impl Connection {
         }
         let nonce = u32::from_le_bytes(random().map_err(drew)?);
         let ask = Writer::new().op(Op::Ping).word(nonce);
-        let ask = ask.op(Op::Check).texts([identity::KEY].into_iter()).op(Op::Get).text(identity::KEY);
+        let ask = ask.op(Op::Check).texts([identity::KEY].into_iter());
         connection.write(&[&VALIDATE[..], &ask.bytes()].concat(), deadline)?;
         let echo = connection.read::<4>(deadline).map_err(|failure| match failure {
             Failure::Lost(_) => Failure::Bad("the server does not greet; it may want a key".to_owned()),
@@ -90,8 +90,11 @@ impl Connection {
         if u32::from_le_bytes(echo) != nonce {
             return Err(Failure::Bad("no such server: it does not echo what it is sent".to_owned()));
         }
-        let [_] = connection.read(deadline)?;
-        connection.identity = Identity::decode(&connection.text(deadline)?);
+        // One of torch's servers takes it amiss to be asked for a value that is not there.
+        if connection.read(deadline)? == [0] {
+            connection.write(&Writer::new().op(Op::Get).text(identity::KEY).bytes(), deadline)?;
+            connection.identity = Identity::decode(&connection.text(deadline)?);
+        }
         Ok(connection)
     }
 
