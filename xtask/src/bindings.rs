@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::cargo::{cargo, ended, root, run_to_stderr, target_dir};
 use crate::cli::BindingsArgs;
-use crate::download::{Artifact, fetch};
+use crate::download::{Artifact, NCCL_HEADER, fetch};
 use crate::fail::Fail;
 use crate::out::note;
 
@@ -17,13 +17,6 @@ use crate::out::note;
 const FILE: &str = "crates/comm-nccl-sys/src/sys/bindings.rs";
 
 const BINDGEN: &str = "0.73.2";
-
-const HEADER: Artifact = Artifact {
-    package: "nvidia-nccl-cu12",
-    version: "2.32.3",
-    member: "nvidia/nccl/include/nccl.h",
-    sha256: "7d36e8a70b3c3a0a135f3ab7c8422d1a9b0180f09774bd604d58a39d73bdcb6b",
-};
 
 const LIBCLANG: Artifact = Artifact {
     package: "libclang",
@@ -87,7 +80,7 @@ pub fn run(args: &BindingsArgs) -> Result<(), Fail> {
         let line = made.lines().zip(there.lines()).position(|(a, b)| a != b).map_or(0, |n| n + 1);
         return Err(Fail::check(format!(
             "{FILE} is not what nccl.h {} gives (first difference in line {line}); make it anew: cargo xtask bindings",
-            HEADER.version
+            NCCL_HEADER.version
         )));
     }
     std::fs::write(&file, made).map_err(|e| Fail::usage(format!("{}: {e}", file.display())))?;
@@ -97,7 +90,7 @@ pub fn run(args: &BindingsArgs) -> Result<(), Fail> {
 
 /// The bindings as they should be.
 fn make() -> Result<String, Fail> {
-    let header = fetch(&HEADER)?;
+    let header = fetch(&NCCL_HEADER)?;
     let libclang = fetch(&LIBCLANG)?;
     let bindgen = bindgen()?;
     let failed = |what: &str, e: &dyn std::fmt::Display| Fail::usage(format!("{what}: {e}"));
@@ -124,7 +117,7 @@ fn finish(bindings: &str) -> Result<String, Fail> {
         return Err(Fail::usage(format!("bindgen {BINDGEN} did not write one block of functions")));
     }
     let mut text = String::new();
-    let Artifact { package, version, sha256, .. } = HEADER;
+    let Artifact { package, version, sha256, .. } = NCCL_HEADER;
     let _ = write!(
         text,
         "// Made by `cargo xtask bindings`; not to be edited.\n\

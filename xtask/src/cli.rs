@@ -229,7 +229,9 @@ pub struct TestArgs {
     /// Run the loom models alone: every interleaving of the lock-free parts, up to a bound
     #[arg(long, conflicts_with = "lane")]
     pub loom: bool,
-    /// Run one slow lane alone, by its name: interop (tensors of candle, which takes minutes to build)
+    /// Run one slow lane alone, by its name: interop (tensors of candle, which takes minutes to build), fuzz (a minute, or
+    /// COMM_FUZZ_SECONDS, of bytes that are nearly requests), peers (the real NCCL, torch, Open MPI and MPICH, which pip brings:
+    /// 8 GB)
     #[arg(long, value_name = "NAME")]
     pub lane: Option<String>,
     #[command(flatten)]

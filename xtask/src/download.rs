@@ -33,6 +33,14 @@ pub const MINILM: Artifact = Artifact {
     sha256: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
 };
 
+/// The header of NCCL.
+pub const NCCL_HEADER: Artifact = Artifact {
+    package: "nvidia-nccl-cu12",
+    version: "2.32.3",
+    member: "nvidia/nccl/include/nccl.h",
+    sha256: "7d36e8a70b3c3a0a135f3ab7c8422d1a9b0180f09774bd604d58a39d73bdcb6b",
+};
+
 /// The kept file, downloaded first if it is not there or not what it should be.
 ///
 /// # Errors

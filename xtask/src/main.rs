@@ -14,6 +14,7 @@ mod fail;
 mod lint;
 mod multirank;
 mod out;
+mod peers;
 mod ranks;
 mod report;
 mod test;

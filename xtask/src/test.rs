@@ -10,6 +10,7 @@ use crate::cli::{MultirankArgs, TestArgs};
 use crate::fail::Fail;
 use crate::multirank;
 use crate::out::{People, note};
+use crate::peers::{self, Variable};
 use crate::report::{Counts, check_writable, write_rows};
 
 /// The crates whose library holds loom models, in modules called `loom_models`.
@@ -18,17 +19,80 @@ const LOOM_CRATES: &[&str] = &["comm-core", "comm-store", "comm-promise"];
 /// A slow lane of `--lane`: steps that the rest of the tests leave out.
 struct Lane {
     name: &'static str,
-    /// The name of each step, and the arguments of its `cargo test`.
-    steps: &'static [(&'static str, &'static [&'static str])],
+    steps: &'static [LaneStep],
 }
 
-const LANES: &[Lane] = &[Lane {
-    name: "interop",
-    steps: &[
-        ("interop", &["-p", "comm-core", "--features", "candle", "--lib", "--no-fail-fast", "interop"]),
-        ("interop, doc", &["-p", "comm-core", "--features", "candle", "--doc", "--no-fail-fast", "interop"]),
-    ],
-}];
+/// A step of a lane: its name, the arguments of its `cargo test`, and what has to be there.
+struct LaneStep {
+    name: &'static str,
+    args: &'static [&'static str],
+    /// Gets it, and says in which variables the tests find it.
+    prepare: fn() -> Result<Vec<Variable>, Fail>,
+}
+
+const fn lane_step(name: &'static str, args: &'static [&'static str]) -> LaneStep {
+    LaneStep { name, args, prepare: || Ok(Vec::new()) }
+}
+
+/// The test target of the lane `peers`, all of whose tests are ignored elsewhere.
+const PEERS: &str = "peers";
+
+const fn peers(name: &'static str, args: &'static [&'static str]) -> LaneStep {
+    LaneStep { name, args, prepare: peers::newest }
+}
+
+const LANES: &[Lane] = &[
+    Lane {
+        name: "interop",
+        steps: &[
+            lane_step(
+                "interop",
+                &["-p", "comm-core", "--features", "candle", "--lib", "--no-fail-fast", "interop"],
+            ),
+            lane_step(
+                "interop, doc",
+                &["-p", "comm-core", "--features", "candle", "--doc", "--no-fail-fast", "interop"],
+            ),
+        ],
+    },
+    Lane {
+        name: "fuzz",
+        steps: &[LaneStep {
+            name: "fuzz",
+            args: &["-p", "comm-rendezvous", "--lib", "fuzz", "--", "--nocapture"],
+            prepare: || {
+                let seconds = std::env::var_os("COMM_FUZZ_SECONDS").unwrap_or_else(|| "60".into());
+                Ok(vec![("COMM_FUZZ_SECONDS", seconds.into())])
+            },
+        }],
+    },
+    Lane {
+        name: "peers",
+        steps: &[
+            peers(
+                "NCCL 2.32.3",
+                &[
+                    "-p",
+                    "comm-nccl-sys",
+                    "--test",
+                    PEERS,
+                    "--",
+                    "--ignored",
+                    "--nocapture",
+                    "--skip",
+                    "oldest",
+                ],
+            ),
+            LaneStep {
+                name: "NCCL 2.18.3",
+                args: &["-p", "comm-nccl-sys", "--test", PEERS, "--", "--ignored", "--nocapture", "oldest"],
+                prepare: peers::oldest,
+            },
+            peers("torch", &["-p", "comm-rendezvous", "--test", PEERS, "--", "--ignored", "--nocapture"]),
+            peers("launchers", &["-p", "comm-examples", "--test", PEERS, "--", "--ignored", "--nocapture"]),
+        ],
+    },
+];
 
 /// One step and what came of it.
 #[derive(Debug, Serialize)]
@@ -52,10 +116,10 @@ pub fn run(args: &TestArgs) -> Result<(), Fail> {
     let show = |line: &str| people.line(line);
     let mut rows = Vec::new();
     if let Some(lane) = lane {
-        for (name, flags) in lane.steps {
+        for asked in lane.steps {
             let mut command = cargo(["test"]);
-            command.args(*flags);
-            rows.push(some(step(name, &mut command, &show)?));
+            command.args(asked.args).envs((asked.prepare)()?);
+            rows.push(some(step(asked.name, &mut command, &show)?));
         }
     } else if args.loom {
         for krate in LOOM_CRATES.iter().filter(|k| workspace.has(k)) {
@@ -84,12 +148,12 @@ fn lane(name: &str) -> Result<&'static Lane, Fail> {
     })
 }
 
-/// Everything but doc tests and the multi-rank targets, whose harness is not libtest. The examples are programs: a
+/// Everything but doc tests, the multi-rank targets, whose harness is not libtest, and those of lanes. The examples are programs: a
 /// test of theirs builds and runs them.
 fn unit_tests(workspace: &Workspace) -> Command {
     let mut command = cargo(["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
     for target in workspace.test_targets() {
-        if target != multirank::TARGET {
+        if ![multirank::TARGET, PEERS].contains(&target) {
             command.args(["--test", target]);
         }
     }
@@ -181,10 +245,10 @@ mod tests {
 
     #[test]
     fn unknown_lanes_are_refused() {
-        let args = TestArgs { loom: false, lane: Some("peers".to_owned()), json: Default::default() };
+        let args = TestArgs { loom: false, lane: Some("no-such".to_owned()), json: Default::default() };
         let Err(fail) = run(&args) else { panic!("it ran") };
         assert_eq!(fail.status(), 2);
-        assert!(fail.line().is_some_and(|l| l.contains("peers") && l.contains("interop")));
+        assert!(fail.line().is_some_and(|l| l.contains("no-such") && l.contains("interop, fuzz, peers")));
         assert!(lane("interop").is_ok_and(|lane| lane.steps.len() == 2));
     }
 
@@ -197,7 +261,7 @@ mod tests {
     #[test]
     fn multirank_targets_are_left_out_of_the_unit_tests() -> serde_json::Result<()> {
         let workspace = serde_json::from_value(serde_json::json!({ "packages": [
-            { "name": "a", "id": "a", "targets": [{ "name": "multirank", "kind": ["test"] }, { "name": "cli", "kind": ["test"] }] },
+            { "name": "a", "id": "a", "targets": [{ "name": "multirank", "kind": ["test"] }, { "name": "cli", "kind": ["test"] }, { "name": "peers", "kind": ["test"] }] },
         ]}))?;
         let command = unit_tests(&workspace);
         let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
