@@ -25,7 +25,7 @@ Every blocking call takes a deadline: a `Duration` from now, an `Instant`, or `D
 `COMM_TIMEOUT_MS` from now. What is passed to a call counts for that call, whatever the variable says.
 
 Instances: two programs that use the same names on one machine, by the same user, meet if they have the same
-`COMM_INSTANCE_ID`. Give each job its own. Under torchrun, PMIx (Open MPI) and Slurm the job id is taken, so ranks that
+`COMM_INSTANCE_ID`. Give each job its own. Under torchrun, Open MPI, MPICH and Slurm the job's id is taken, so ranks that
 these start meet without any setting. Processes of different users never meet.
 
 Variables that only tests read are in [testing.md](testing.md).
