@@ -101,7 +101,7 @@ fn our_client_and_torchs_servers() {
         assert_eq!(two.get("k", soon()).unwrap(), b"v23");
         one.multi_set(&[("m1", b"A"), ("m2", b"")], soon()).unwrap();
         assert_eq!(two.multi_get(&["m1", "m2"], soon()).unwrap(), [&b"A"[..], b""]);
-        assert_eq!(one.num_keys(soon()).unwrap() > 5, true);
+        assert!(one.num_keys(soon()).unwrap() > 5);
         TcpOptions::new().announce().run("any").connect(&to, soon()).unwrap();
         if backend == "legacy" {
             // It has no queues, and does not list its keys.
