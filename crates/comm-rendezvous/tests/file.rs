@@ -1,0 +1,150 @@
+//! What killed writers, other runs and other users leave in the place of a file.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by panicking")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use comm_core::Deadline;
+use comm_rendezvous::{Error, FileStore, Rendezvous};
+
+fn soon() -> Deadline {
+    Duration::from_secs(60).into()
+}
+
+/// A folder, and the one file in it.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn open(&self, run: &str, size: usize) -> FileStore {
+        FileStore::open(self.0.path().join("store"), run, size).unwrap()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(self.0.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    fn file(&self) -> PathBuf {
+        let mut files = self.files();
+        assert_eq!(files.len(), 1);
+        files.remove(0)
+    }
+}
+
+/// Cut at each byte, as by a writer that is killed: what was whole before is there, and all goes on.
+#[test]
+fn a_record_that_is_cut_stops_nobody() {
+    let folder = Folder::new();
+    let store = folder.open("run", usize::MAX);
+    store.set("first", b"1", soon()).unwrap();
+    let sound = std::fs::read(folder.file()).unwrap();
+    store.set("second", b"a value of some bytes", soon()).unwrap();
+    drop(store);
+    let whole = std::fs::read(folder.file()).unwrap();
+    let end = whole.len();
+    for cut in 0..end {
+        std::fs::write(folder.file(), &whole[..cut]).unwrap();
+        let (reader, writer) = (folder.open("run", usize::MAX), folder.open("run", usize::MAX));
+        // Who only reads is not held up by it, nor does it see a part.
+        assert_eq!(reader.check(&["first"], soon()).unwrap(), cut >= sound.len(), "cut at {cut}");
+        writer.set("after", b"all", soon()).unwrap();
+        assert_eq!(reader.get("after", soon()).unwrap(), b"all", "cut at {cut}");
+        assert_eq!(writer.check(&["first"], soon()).unwrap(), cut >= sound.len());
+        std::mem::forget((reader, writer));
+    }
+}
+
+/// Damage is no cut: it is said, with the place, and nothing is thrown away.
+#[test]
+fn damage_is_an_error() {
+    let folder = Folder::new();
+    let store = folder.open("run", usize::MAX);
+    store.set("first", b"1", soon()).unwrap();
+    let at = std::fs::metadata(folder.file()).unwrap().len();
+    store.set("second", b"2", soon()).unwrap();
+    store.set("third", b"3", soon()).unwrap();
+    let whole = std::fs::read(folder.file()).unwrap();
+    for byte in at as usize..at as usize + 20 {
+        let mut wrong = whole.clone();
+        wrong[byte] ^= 0x40;
+        std::fs::write(folder.file(), &wrong).unwrap();
+        let late = folder.open("run", usize::MAX);
+        let error = late.set("k", b"", soon()).unwrap_err();
+        assert!(matches!(&error, Error::Damaged { at: seen, .. } if *seen == at), "byte {byte}: {error}");
+        let error = late.get("third", Duration::from_millis(20).into()).unwrap_err();
+        assert!(matches!(error, Error::Damaged { .. }), "byte {byte}: {error}");
+        assert_eq!(std::fs::read(folder.file()).unwrap(), wrong);
+        std::mem::forget(late);
+    }
+}
+
+#[test]
+fn runs_do_not_see_each_other() {
+    let folder = Folder::new();
+    let old = folder.open("run 1", 2);
+    old.set("id", b"of an old run", soon()).unwrap();
+    // It is killed before it has left.
+    std::mem::forget(old);
+    let new = folder.open("run 2", 1);
+    assert!(!new.check(&["id"], soon()).unwrap());
+    new.set("id", b"of a new run", soon()).unwrap();
+    let late = folder.open("run 1", 2);
+    assert_eq!(late.get("id", soon()).unwrap(), b"of an old run");
+    drop(new);
+    assert_eq!(folder.files().len(), 1);
+}
+
+#[test]
+fn the_last_one_removes_the_file() {
+    let folder = Folder::new();
+    for round in 0..50 {
+        let (one, two) = (folder.open("run", 3), folder.open("run", 3));
+        assert_eq!(one.add("n", 1, soon()).unwrap(), 1, "round {round}");
+        drop(one);
+        // One that comes when others have left is one of them.
+        let three = folder.open("run", 3);
+        assert_eq!(three.add("n", 1, soon()).unwrap(), 2);
+        drop(three);
+        assert_eq!(folder.files().len(), 1);
+        drop(two);
+        assert_eq!(folder.files().len(), 0);
+    }
+}
+
+#[test]
+fn what_is_no_such_file_is_refused() {
+    let folder = Folder::new();
+    drop(folder.open("run", 1));
+    // Nothing has been written, so nothing is there; what stands in its place afterwards is somebody else's.
+    let store = folder.open("run", 2);
+    store.set("k", b"", soon()).unwrap();
+    let file = folder.file();
+    std::mem::forget(store);
+    std::fs::write(&file, b"a text that somebody has written here, long enough to be a record").unwrap();
+    let error = folder.open("run", 2).set("k", b"", soon()).unwrap_err();
+    assert!(matches!(error, Error::Damaged { at: 0, .. }), "{error}");
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink(folder.0.path().join("elsewhere"), &file).unwrap();
+    assert!(matches!(FileStore::open(folder.0.path().join("store"), "run", 2), Err(Error::Io { .. })));
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    assert!(FileStore::open(folder.0.path().join("store"), "run", 2).is_err());
+    assert!(FileStore::open(folder.0.path().join("no such folder/store"), "run", 2).is_err());
+}
+
+/// A thousand participants in one file, of whom each counts itself.
+#[test]
+fn a_thousand_participants() {
+    const MANY: usize = 1000;
+    let folder = Folder::new();
+    let stores: Vec<FileStore> = (0..MANY).map(|_| folder.open("run", MANY)).collect();
+    for (n, store) in stores.iter().enumerate() {
+        assert_eq!(store.add("count", 1, soon()).unwrap(), n as i64 + 1);
+    }
+    stores[0].wait(&["count"], soon()).unwrap();
+    drop(stores);
+    assert_eq!(folder.files().len(), 0);
+}
