@@ -1,7 +1,12 @@
 //! torch's `TCPStore` with our server and our client with torch's servers, every operation; process groups of Python ranks by our
 //! server; and an id of the real NCCL from process to process by every kind that goes between processes. Run by
 //! `cargo xtask test --lane peers`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what went wrong by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test says what went wrong by panicking, and what it has seen on stdout"
+)]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -180,7 +180,7 @@ fn served(ctx: &RankCtx) -> RankResult {
 
 /// What a client is told of a server that is gone or stopped.
 fn told(error: &Error) -> RankResult {
-    check!(matches!(error, Error::Lost { .. } | Error::Timeout { .. } | Error::BadPeer { .. }), "{error}");
+    check!(matches!(error, Error::Lost { .. } | Error::Timeout { .. }), "{error}");
     Ok(json!(error.to_string()))
 }
 

@@ -84,7 +84,7 @@ impl Connection {
         let ask = ask.op(Op::Check).texts([identity::KEY].into_iter());
         connection.write(&[&VALIDATE[..], &ask.bytes()].concat(), deadline)?;
         let echo = connection.read::<4>(deadline).map_err(|failure| match failure {
-            Failure::Lost(_) => Failure::Bad("the server does not greet; it may want a key".to_owned()),
+            Failure::Lost(why) => Failure::Lost(format!("{why} before it has greeted; it may want a key")),
             other => other,
         })?;
         if u32::from_le_bytes(echo) != nonce {

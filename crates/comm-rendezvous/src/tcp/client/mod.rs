@@ -65,7 +65,8 @@ impl TcpOptions {
     ///
     /// # Errors
     /// [`Error::Timeout`] if there is none until the deadline, or it does not answer; [`Error::BadPeer`] if it is no such
-    /// server, or the keys differ; [`Error::OtherRun`].
+    /// server, or the keys differ; [`Error::Lost`] if it ends the connection, as one does that wants a key and gets none;
+    /// [`Error::OtherRun`].
     pub fn connect(self, address: impl Into<String>, deadline: impl Into<Deadline>) -> Result<TcpStore> {
         let announce = self.announce;
         let store = TcpStore {
