@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 
+use crate::bindings;
 use crate::cargo::{Workspace, cargo, ended, run_lines, target_dir, with_flags};
-use crate::cli::{MultirankArgs, TestArgs};
+use crate::cli::{BindingsArgs, MultirankArgs, TestArgs};
 use crate::fail::Fail;
 use crate::multirank;
 use crate::out::{People, note};
@@ -69,9 +70,9 @@ const LANES: &[Lane] = &[
     Lane {
         name: "peers",
         steps: &[
-            peers(
-                "NCCL 2.32.3",
-                &[
+            LaneStep {
+                name: "NCCL 2.32.3",
+                args: &[
                     "-p",
                     "comm-nccl-sys",
                     "--test",
@@ -82,7 +83,11 @@ const LANES: &[Lane] = &[
                     "--skip",
                     "oldest",
                 ],
-            ),
+                prepare: || {
+                    bindings::run(&BindingsArgs { check: true })?;
+                    peers::newest()
+                },
+            },
             LaneStep {
                 name: "NCCL 2.18.3",
                 args: &["-p", "comm-nccl-sys", "--test", PEERS, "--", "--ignored", "--nocapture", "oldest"],
