@@ -43,7 +43,11 @@ const ATTEMPTS: usize = 1 << 16;
 ///
 /// # Errors
 /// What the word is, if `next` makes nothing of it.
-fn change(cell: &Cell, next: impl Fn(Word) -> Option<Word>, bell: Option<&impl Bell>) -> Result<Word, Word> {
+fn change(
+    cell: &Cell,
+    mut next: impl FnMut(Word) -> Option<Word>,
+    bell: Option<&impl Bell>,
+) -> Result<Word, Word> {
     let mut seen = cell.load();
     for _ in 0..ATTEMPTS {
         let word = next(Word(seen)).ok_or(Word(seen))?;
@@ -173,8 +177,12 @@ pub(crate) fn is_returned(cell: &Cell, generation: u64) -> bool {
 /// # Errors
 /// What it is, if somebody writes: it is to be tried again.
 pub(crate) fn retire(cell: &Cell, generation: u64) -> Result<Word, Word> {
-    let before = Word(cell.load());
-    let next = |word: Word| (word.phase() != Phase::Writing).then(|| Word::free(generation.wrapping_add(1)));
+    let mut before = Word(0);
+    let next = |word: Word| {
+        // What it was when it was changed, not a moment earlier: who had set it by then is to be told.
+        before = word;
+        (word.phase() != Phase::Writing).then(|| Word::free(generation.wrapping_add(1)))
+    };
     change(cell, next, QUIETLY).map(|_| before)
 }
 

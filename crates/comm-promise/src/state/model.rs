@@ -212,6 +212,24 @@ mod loom_models {
     }
 
     #[test]
+    fn who_had_set_a_retired_promise_is_known() {
+        bounded(2, || {
+            let promise = Promise::new(&[1]);
+            let set = Arc::new(AtomicU64::new(0));
+            let setter = {
+                let set = set.clone();
+                beside(&promise, move |p| set.store(p.set(1, 7).into(), Ordering::Relaxed))
+            };
+            // Nobody has asked for its future, so nobody has given it up.
+            let retired = state::retire(&promise.seat.cell, promise.generation);
+            setter.join().unwrap();
+            let before =
+                retired.or_else(|_| state::retire(&promise.seat.cell, promise.generation)).unwrap().phase();
+            assert_eq!(set.load(Ordering::Relaxed) == 1, before == Phase::Set, "{before:?}");
+        });
+    }
+
+    #[test]
     fn who_waits_is_told_when_it_is_cancelled_with_two_preemptions() {
         bounded(2, || {
             let promise = Promise::new(&[1]);
