@@ -8,10 +8,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use comm_core::error::At;
-use comm_core::hub::{Alarm, Hub, is_forked, refuse_forked};
+use comm_core::hub::{is_forked, refuse_forked};
 use comm_core::wait::Patience;
 use comm_core::{Deadline, Error, Kind, Result};
 
+use crate::awaiting::Awaiting;
 use crate::blocking::Blocking;
 use crate::inner::{Found, Inner};
 use crate::state::{End, Word};
@@ -26,7 +27,7 @@ const PARTIES: usize = 2;
 /// [`Error::AlreadyConsumed`]. A time-out changes nothing.
 ///
 /// `.await` gives up at the default deadline ([`COMM_TIMEOUT_MS`](comm_core::config::TIMEOUT_MS)), counted from when it was first
-/// polled in vain; it may be awaited again. Dropped, or dropped while it is awaited, it leaves nothing behind. A task costs no
+/// polled in vain, or at [another](Future::with_deadline); it may be awaited again. Dropped, or dropped while it is awaited, it leaves nothing behind. A task costs no
 /// thread and no descriptor.
 ///
 /// ```
@@ -48,14 +49,15 @@ pub struct Future<T: Send + 'static> {
     blocking: Blocking,
     /// Kept as long as the future.
     guarded: Vec<Box<dyn Any + Send + Sync>>,
-    alarm: Option<Alarm>,
+    awaiting: Awaiting,
     /// Whether it has been polled, and may have left a waker.
     polled: bool,
 }
 
 impl<T: Send + 'static> Future<T> {
     pub(crate) fn new(inner: Arc<Inner<T>>) -> Future<T> {
-        Future { inner, blocking: Blocking::default(), guarded: Vec::new(), alarm: None, polled: false }
+        let (blocking, awaiting) = (Blocking::default(), Awaiting::default());
+        Future { inner, blocking, guarded: Vec::new(), awaiting, polled: false }
     }
 
     /// How far its promise reaches.
@@ -88,7 +90,7 @@ impl<T: Send + 'static> Future<T> {
             Some(value) => Ok(value),
             None => {
                 let mut patience = Patience::new(deadline.into(), PARTIES);
-                self.later(&mut patience)?.ok_or_else(|| self.timed_out(patience.waited()))
+                self.later(&mut patience)?.ok_or_else(|| timed_out(&self.inner, patience.waited()))
             }
         }
     }
@@ -153,7 +155,8 @@ impl<T: Send + 'static> Future<T> {
     }
 
     /// Has `enter` called before a thread sleeps for this future, and what it gives dropped when the thread goes on: to let go
-    /// of an interpreter's lock meanwhile. Not called for a value that is there.
+    /// of an interpreter's lock meanwhile. Not called for a value that is there. A [`JoinAll`](crate::JoinAll) and a
+    /// [`Select`](crate::Select) have their own, and do not call those of their futures.
     ///
     /// ```
     /// use std::time::Duration;
@@ -171,6 +174,26 @@ impl<T: Send + 'static> Future<T> {
     /// ```
     pub fn on_blocking<G: 'static>(mut self, enter: impl Fn() -> G + Send + Sync + 'static) -> Future<T> {
         self.blocking = Blocking::new(enter);
+        self
+    }
+
+    /// When `.await` gives up.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use comm_core::{Deadline, Error};
+    /// use comm_promise::Promise;
+    /// # use comm_testkit::block_on;
+    ///
+    /// let promise = Promise::process();
+    /// let mut future = promise.future()?.with_deadline(Duration::from_millis(1));
+    /// assert!(matches!(block_on(&mut future), Err(Error::Timeout { .. })));
+    /// promise.set(7)?;
+    /// assert_eq!(block_on(future)?, 7);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn with_deadline(mut self, deadline: impl Into<Deadline>) -> Future<T> {
+        self.awaiting.set_deadline(deadline.into());
         self
     }
 
@@ -221,12 +244,12 @@ impl<T: Send + 'static> Future<T> {
         }
         Poll::Pending
     }
+}
 
-    fn timed_out(&self, waited: Duration) -> Error {
-        let what = format!("{}, which lies with {},", self.inner.name(), self.inner.whereabouts());
-        let at = At { op: "get".into(), elapsed: waited, ..At::default() };
-        Error::Timeout { what, waited, missing: Vec::new(), seen: 0, expected: 1, at: Box::new(at) }
-    }
+fn timed_out<T: Send + 'static>(inner: &Inner<T>, waited: Duration) -> Error {
+    let what = format!("{}, which lies with {},", inner.name(), inner.whereabouts());
+    let at = At { op: "get".into(), elapsed: waited, ..At::default() };
+    Error::Timeout { what, waited, missing: Vec::new(), seen: 0, expected: 1, at: Box::new(at) }
 }
 
 impl<T: Send + 'static> std::future::Future for Future<T> {
@@ -234,25 +257,9 @@ impl<T: Send + 'static> std::future::Future for Future<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = &mut *self;
-        if let Poll::Ready(outcome) = this.poll_value(context.waker()) {
-            this.alarm = None;
-            return Poll::Ready(outcome);
-        }
-        match &this.alarm {
-            Some(alarm) if alarm.set_waker(context.waker()) => Poll::Pending,
-            Some(_) => {
-                // Whoever asks again has time again.
-                this.alarm = None;
-                Poll::Ready(Err(this.timed_out(comm_core::config::timeout())))
-            }
-            None => match Hub::get() {
-                Ok(hub) => {
-                    this.alarm = Some(hub.alarm(Deadline::default(), context.waker()));
-                    Poll::Pending
-                }
-                Err(error) => Poll::Ready(Err(error)),
-            },
-        }
+        let polled = this.poll_value(context.waker());
+        let inner = &this.inner;
+        this.awaiting.judge(polled, context.waker(), |waited| timed_out(inner, waited))
     }
 }
 

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
-use comm_core::hub::{Alarm, Hub};
+use comm_core::error::At;
 use comm_core::{Deadline, Error, Result};
 
+use crate::awaiting::Awaiting;
 use crate::blocking::{Blocking, look_until};
 use crate::future::Future;
 
@@ -33,7 +35,7 @@ use crate::future::Future;
 pub struct JoinAll<T: Send + 'static> {
     members: Vec<Member<T>>,
     blocking: Blocking,
-    alarm: Option<Alarm>,
+    awaiting: Awaiting,
     consumed: bool,
 }
 
@@ -73,8 +75,8 @@ impl<T: Send + 'static> JoinAll<T> {
     /// [`Error::OneOf`]; [`Error::AlreadyConsumed`]; [`Error::Timeout`], after which it may be asked again.
     #[doc(alias = "Get")]
     pub fn get(&mut self, deadline: impl Into<Deadline>) -> Result<Vec<T>> {
-        let began = std::time::Instant::now();
-        self.wait(deadline)?.ok_or_else(|| self.timed_out(began.elapsed()))
+        let began = Instant::now();
+        self.wait(deadline)?.ok_or_else(|| timed_out(&self.members, began.elapsed()))
     }
 
     /// All values, if they come within a time; `None` if they have not, and nothing is lost.
@@ -95,6 +97,13 @@ impl<T: Send + 'static> JoinAll<T> {
     #[must_use]
     pub fn on_blocking<G: 'static>(mut self, enter: impl Fn() -> G + Send + Sync + 'static) -> JoinAll<T> {
         self.blocking = Blocking::new(enter);
+        self
+    }
+
+    /// As [`Future::with_deadline`], for all of them together.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: impl Into<Deadline>) -> JoinAll<T> {
+        self.awaiting.set_deadline(deadline.into());
         self
     }
 
@@ -122,23 +131,29 @@ impl<T: Send + 'static> JoinAll<T> {
         self.consumed = true;
         Poll::Ready(Ok(self.members.iter_mut().filter_map(|member| member.value.take()).collect()))
     }
+}
 
-    fn timed_out(&self, waited: std::time::Duration) -> Error {
-        let ready = self.members.iter().filter(|member| member.value.is_some()).count();
-        Error::Timeout {
-            what: "a join of futures".into(),
-            waited,
-            missing: Vec::new(),
-            seen: ready as i64,
-            expected: self.members.len() as i64,
-            at: Box::new(comm_core::error::At { op: "get".into(), elapsed: waited, ..Default::default() }),
-        }
+fn timed_out<T: Send + 'static>(members: &[Member<T>], waited: Duration) -> Error {
+    let ready = members.iter().filter(|member| member.value.is_some()).count();
+    let at = At { op: "get".into(), elapsed: waited, ..At::default() };
+    Error::Timeout {
+        what: "a join of futures".into(),
+        waited,
+        missing: Vec::new(),
+        seen: ready as i64,
+        expected: members.len() as i64,
+        at: Box::new(at),
     }
 }
 
 impl<T: Send + 'static> Default for JoinAll<T> {
     fn default() -> Self {
-        JoinAll { members: Vec::new(), blocking: Blocking::default(), alarm: None, consumed: false }
+        JoinAll {
+            members: Vec::new(),
+            blocking: Blocking::default(),
+            awaiting: Awaiting::default(),
+            consumed: false,
+        }
     }
 }
 
@@ -158,24 +173,9 @@ impl<T: Send + 'static> std::future::Future for JoinAll<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Vec<T>>> {
         let this = &mut *self;
-        if let Poll::Ready(outcome) = this.poll_values(context.waker()) {
-            this.alarm = None;
-            return Poll::Ready(outcome);
-        }
-        match &this.alarm {
-            Some(alarm) if alarm.set_waker(context.waker()) => Poll::Pending,
-            Some(_) => {
-                this.alarm = None;
-                Poll::Ready(Err(this.timed_out(comm_core::config::timeout())))
-            }
-            None => match Hub::get() {
-                Ok(hub) => {
-                    this.alarm = Some(hub.alarm(Deadline::default(), context.waker()));
-                    Poll::Pending
-                }
-                Err(error) => Poll::Ready(Err(error)),
-            },
-        }
+        let polled = this.poll_values(context.waker());
+        let members = &this.members;
+        this.awaiting.judge(polled, context.waker(), |waited| timed_out(members, waited))
     }
 }
 

@@ -49,6 +49,8 @@
 mod state;
 
 #[cfg(not(loom))]
+mod awaiting;
+#[cfg(not(loom))]
 mod blocking;
 #[cfg(not(loom))]
 mod claim;

@@ -1,15 +1,16 @@
-//! Several futures: all of them, the first of them, and a guard around the sleep.
+//! Several futures: all of them, and the first of them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comm_core::error::BrokenHow;
 use comm_core::{Error, Kind};
 use comm_promise::{JoinAll, Wire, select};
-use comm_testkit::{RankCtx, RankResult, block_on, check, check_eq};
+use comm_testkit::{RankCtx, RankResult, block_on, check, check_eq, done};
 
 use crate::support::{Run, Scene, is_broken, poll};
+
+/// How long a wait goes on that must end in vain.
+const BRIEF: Duration = Duration::from_millis(5);
 
 pub const CASES: &[(&str, Run)] = &[
     ("join/-/-/values-in-order", in_order),
@@ -17,7 +18,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("join/-/-/first-error", first_error),
     ("join/-/-/in-vain-and-again", again),
     ("select/-/-/first", first),
-    ("get/-/-/guard-around-the-sleep", guarded),
+    ("select/-/-/in-vain-and-again", first_again),
 ];
 
 fn in_order(ctx: &RankCtx, kind: Kind) -> RankResult {
@@ -97,8 +98,34 @@ fn again(ctx: &RankCtx, kind: Kind) -> RankResult {
     let (future, promise) = s.ask::<Wire<u8>>()?;
     let mut all: JoinAll<_> = future.into_iter().collect();
     if s.is_client() {
-        match all.get(Duration::from_millis(5)) {
-            Err(Error::Timeout { seen: 0, expected: 1, .. }) => {}
+        let gives_up = |outcome| match outcome {
+            Err(Error::Timeout { seen: 0, expected: 1, .. }) => done(),
+            other => Err(format!("not yet: {other:?}").into()),
+        };
+        gives_up(all.get(Duration::from_millis(5)))?;
+        let began = Instant::now();
+        all = all.with_deadline(BRIEF);
+        gives_up(block_on(&mut all))?;
+        check!(began.elapsed() >= BRIEF);
+    }
+    s.all()?;
+    if let Some(promise) = promise {
+        promise.set(Wire(1))?;
+    }
+    if s.is_client() {
+        check_eq!(all.get(s.by)?, [Wire(1)]);
+    }
+    s.end()
+}
+
+fn first_again(ctx: &RankCtx, kind: Kind) -> RankResult {
+    let s = Scene::new(ctx, kind)?;
+    let (future, promise) = s.ask::<Wire<u8>>()?;
+    let mut futures: Vec<_> = future.into_iter().collect();
+    if s.is_client() {
+        let began = Instant::now();
+        match block_on(select(&mut futures).with_deadline(BRIEF)) {
+            Err(Error::Timeout { what, .. }) if began.elapsed() >= BRIEF => check!(what.contains("of 1")),
             other => return Err(format!("not yet: {other:?}").into()),
         }
     }
@@ -107,7 +134,7 @@ fn again(ctx: &RankCtx, kind: Kind) -> RankResult {
         promise.set(Wire(1))?;
     }
     if s.is_client() {
-        check_eq!(all.get(s.by)?, [Wire(1)]);
+        check_eq!(block_on(select(&mut futures))?, 0);
     }
     s.end()
 }
@@ -137,40 +164,6 @@ fn first(ctx: &RankCtx, kind: Kind) -> RankResult {
     }
     if s.is_client() {
         check!(select(&mut futures).wait(s.by).is_err(), "all have been read");
-    }
-    s.end()
-}
-
-/// While a thread sleeps for a future it does not hold what its guard has let go of; and afterwards it does again.
-fn guarded(ctx: &RankCtx, kind: Kind) -> RankResult {
-    /// An interpreter's lock, and how often it was let go of.
-    static LOCK: Mutex<()> = Mutex::new(());
-    let entered = Arc::new(AtomicUsize::new(0));
-    let s = Scene::new(ctx, kind)?;
-    let (future, promise) = s.ask::<()>()?;
-    if let Some(future) = future {
-        let count = entered.clone();
-        let future = future.on_blocking(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-            // As far as this test can show it: nobody holds it while the guard lives.
-            let held: MutexGuard<'static, ()> = LOCK.lock().unwrap();
-            drop(held);
-        });
-        check_eq!(future.wait(Duration::from_millis(1))?, None);
-        check_eq!(entered.load(Ordering::Relaxed), 1);
-        s.all()?;
-        future.get(s.by)?;
-        s.all()?;
-        // What is there is not slept for.
-        let before = entered.load(Ordering::Relaxed);
-        check!(future.get(s.by).is_err());
-        check_eq!(entered.load(Ordering::Relaxed), before);
-    } else {
-        s.all()?;
-        if let Some(promise) = promise {
-            promise.set(())?;
-        }
-        s.all()?;
     }
     s.end()
 }

@@ -4,6 +4,7 @@ use comm_testkit::{Case, Program};
 
 use crate::support::{Run, both};
 
+mod blocking;
 mod ending;
 mod joining;
 mod setting;
@@ -11,7 +12,7 @@ mod streams;
 mod tasks;
 
 const CASES: &[&[(&str, Run)]] =
-    &[setting::CASES, ending::CASES, tasks::CASES, joining::CASES, streams::CASES];
+    &[setting::CASES, ending::CASES, tasks::CASES, joining::CASES, streams::CASES, blocking::CASES];
 
 pub fn cases() -> Vec<Case> {
     let all = CASES.iter().copied().flatten().flat_map(|&(name, run)| both(name, run));
