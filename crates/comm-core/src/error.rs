@@ -91,7 +91,7 @@ pub enum BrokenHow {
     Panicked,
     /// The process of its last holder died.
     Died,
-    /// The link to the process of its last holder was lost, and that process lives.
+    /// The link between its home and the process of its last holder was lost, and both live.
     LinkBroke,
     /// It was cancelled on the side of its future.
     Cancelled,
@@ -107,7 +107,7 @@ impl fmt::Display for BrokenHow {
             BrokenHow::Dropped => "its last holder dropped it without a value",
             BrokenHow::Panicked => "its last holder dropped it while unwinding from a panic",
             BrokenHow::Died => "the process of its last holder died",
-            BrokenHow::LinkBroke => "the link to the process of its last holder was lost",
+            BrokenHow::LinkBroke => "the link between its home and its last holder was lost",
             BrokenHow::Cancelled => "it was cancelled",
             BrokenHow::Unwanted => "nobody reads it any more",
             BrokenHow::HomeGone => "its home process is gone",

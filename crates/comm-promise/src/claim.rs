@@ -58,7 +58,7 @@ impl Claim {
         };
         let Some(segment) = peer.await_segment(said.segment, deadline) else {
             return Err(if peer.is_link_over() || peer.is_dead() {
-                gone(&said, BrokenHow::HomeGone, peer.pid())
+                gone(&said, how_gone(&peer), peer.pid())
             } else {
                 Error::bad_peer("a ticket that tells of a segment which its home has not sent")
             });
@@ -139,8 +139,9 @@ impl Claim {
         if is_forked() {
             return Err(SetError::failed((), Error::Forked));
         }
-        if self.peer.is_dead() {
-            return Err(SetError::broken((), self.gone(BrokenHow::HomeGone)));
+        // The home breaks it for a link that is lost, but this process may hear of that first.
+        if self.peer.is_dead() || self.peer.is_link_over() {
+            return Err(SetError::broken((), self.gone(how_gone(&self.peer))));
         }
         let word = Word(self.slot.seat.cell.load());
         match self.row {
@@ -175,7 +176,7 @@ impl Claim {
         // Then the home has them, and the value outlives this process.
         if !self.hub.await_pushed(self.said.home, &letter.segments, Deadline::default()) {
             if self.peer.is_dead() || self.peer.is_link_over() {
-                return Err(SetError::broken((), self.gone(BrokenHow::HomeGone)));
+                return Err(SetError::broken((), self.gone(how_gone(&self.peer))));
             }
             let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
             let why = Error::io(format!("sending the segments of {}", self.name()), cause);
@@ -240,6 +241,11 @@ impl Drop for Claim {
 
 fn name(said: &Said) -> String {
     format!("promise {}/{}/{}/{}", said.segment, said.offset, said.index, said.generation)
+}
+
+/// Of a home that cannot be reached any more.
+fn how_gone(home: &Peer) -> BrokenHow {
+    if home.is_dead() || home.is_past_writing() { BrokenHow::HomeGone } else { BrokenHow::LinkBroke }
 }
 
 fn gone(said: &Said, how: BrokenHow, pid: Option<u32>) -> Error {

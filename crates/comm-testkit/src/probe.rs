@@ -4,7 +4,8 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-use rustix::process::{self as sys, PidfdFlags, Signal};
+use rustix::net::{Shutdown, SocketType, shutdown, sockopt};
+use rustix::process::{self as sys, PidfdFlags, PidfdGetfdFlags, Signal};
 
 use crate::proto::LAUNCH_VAR;
 
@@ -21,6 +22,32 @@ use crate::proto::LAUNCH_VAR;
 /// ```
 pub fn fds() -> io::Result<usize> {
     Ok(fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
+}
+
+/// Ends all connections of packets of this process, as a program does that closes descriptors which are not its own: the links of
+/// its hub to other processes. Gives how many there were.
+///
+/// # Errors
+/// /proc cannot be read; what the kernel says.
+///
+/// ```
+/// assert_eq!(comm_testkit::probe::hang_up().unwrap(), 0);
+/// ```
+pub fn hang_up() -> io::Result<usize> {
+    let me = sys::pidfd_open(sys::getpid(), PidfdFlags::empty())?;
+    let mut ended = 0;
+    for entry in fs::read_dir("/proc/self/fd")?.flatten() {
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // Another thread may have closed it meanwhile.
+        let Ok(fd) = sys::pidfd_getfd(&me, number, PidfdGetfdFlags::empty()) else { continue };
+        let is_link = sockopt::socket_type(&fd).is_ok_and(|kind| kind == SocketType::SEQPACKET)
+            && !sockopt::socket_acceptconn(&fd)?;
+        if is_link {
+            shutdown(&fd, Shutdown::Both)?;
+            ended += 1;
+        }
+    }
+    Ok(ended)
 }
 
 /// The number of mappings of this process (lines of /proc/self/maps).

@@ -92,6 +92,16 @@ impl Outgoing {
         self.sender.socket().peer_pid().map_or(PeerState::Unknown, process_state)
     }
 
+    /// The process to which it goes.
+    pub(super) fn to(&self) -> Nonce {
+        self.to
+    }
+
+    /// Ends it.
+    pub(super) fn hang_up(&self) {
+        self.sender.socket().shut_down();
+    }
+
     /// Whether the process at the other end is there, as far as its pid tells.
     pub(super) fn exists(&self) -> bool {
         self.sender.socket().peer_pid().is_some_and(process_exists)
@@ -145,7 +155,7 @@ impl Source for Outgoing {
             Err(Errno::AGAIN) => Keep::Yes,
             _ => {
                 if let Some(hub) = self.hub.upgrade() {
-                    hub.link_ended(self.to, "the peer closed it");
+                    hub.outgoing_ended(self, "the peer closed it");
                 }
                 Keep::No
             }
@@ -197,9 +207,14 @@ impl Incoming {
         self.socket.shut_down();
         if let Some(peer) = peer {
             peer.link_is_over();
-            hub.link_ended(peer.nonce(), &why);
+            hub.incoming_ended(peer, &why);
         }
         false
+    }
+
+    /// Ends it. What has come is read all the same.
+    pub(super) fn hang_up(&self) {
+        self.socket.shut_down();
     }
 
     /// As [`serve`](Incoming::serve), for whoever is not the reactor; `None` without a hub.

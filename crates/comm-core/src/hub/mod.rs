@@ -364,18 +364,38 @@ impl Hub {
         }
     }
 
-    /// A link to or from a peer has ended. If its process is gone, that is why. If not, the link is what is lost: the
-    /// teams that the two share cannot go on, but the two can meet again.
+    /// The sending end of a link has ended. Of one that is not in use any more that says nothing.
+    fn outgoing_ended(&self, link: &Outgoing, why: &str) {
+        let is_current = lock(&self.links).get(&link.to()).is_some_and(|there| std::ptr::eq(&**there, link));
+        if is_current {
+            self.link_ended(link.to(), why);
+        }
+    }
+
+    /// As [`outgoing_ended`](Hub::outgoing_ended), of the end over which a peer pushes.
+    fn incoming_ended(&self, peer: &Arc<Peer>, why: &str) {
+        let is_current =
+            matches!(self.peers().get(&peer.nonce()), Some(Known::Alive(there)) if Arc::ptr_eq(there, peer));
+        if is_current {
+            self.link_ended(peer.nonce(), why);
+        }
+    }
+
+    /// A link to or from a peer has ended. If its process is gone, that is why. If not, the link is what is lost, in both
+    /// directions: the teams that the two share cannot go on, but the two can meet again.
     fn link_ended(&self, nonce: Nonce, why: &str) {
         let known = match self.peers().get(&nonce) {
             Some(Known::Dead) => return,
             Some(Known::Alive(peer)) => Some(peer.clone()),
             None => None,
         };
-        let gone = match &known {
-            Some(peer) => peer.is_gone(),
+        let link = lock(&self.links).get(&nonce).cloned();
+        let gone = match (&known, &link) {
+            (Some(peer), _) => peer.is_gone(),
             // It has not introduced itself, so there is no life word to ask.
-            None => !lock(&self.links).get(&nonce).is_some_and(|link| link.exists()),
+            (None, Some(link)) => !link.exists(),
+            // The other end was looked at just now, and it lives.
+            (None, None) => return,
         };
         if gone {
             return self.peer_died(nonce);
@@ -385,6 +405,13 @@ impl Hub {
         lock(&self.links).remove(&nonce);
         self.liveness.forget_peer(nonce);
         self.peers_changed.notify_all();
+        // The other process is to notice, too, whichever direction it was.
+        if let Some(link) = link {
+            link.hang_up();
+        }
+        if let Some(peer) = &known {
+            peer.hang_up();
+        }
         self.teams.link_broke(nonce, why);
         if let Some(peer) = known {
             self.tell(|attendant| attendant.peer_lost(&peer, Loss::LinkBroke));

@@ -154,6 +154,13 @@ impl Peer {
         self.link_over.load(Ordering::Acquire)
     }
 
+    /// Ends the link over which it pushes.
+    pub(super) fn hang_up(&self) {
+        if let Some(link) = self.link.upgrade() {
+            link.hang_up();
+        }
+    }
+
     pub(super) fn link_is_over(&self) {
         self.link_over.store(true, Ordering::Release);
         drop(self.lock());

@@ -4,6 +4,7 @@ mod debris;
 mod fork;
 mod kill;
 mod leave;
+mod link;
 mod matrix;
 mod member;
 mod notices;
@@ -31,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         victim::cases(),
         panic::cases(),
         leave::cases(),
+        link::cases(),
         stop::cases(),
         debris::cases(),
         refuse::cases(),

@@ -7,6 +7,7 @@ use comm_testkit::{Case, LauncherCtx, Layout, Program, RankResult};
 use crate::support::SUITE;
 
 mod home;
+mod link;
 mod moments;
 mod stopped;
 mod strangers;
@@ -16,11 +17,20 @@ mod worker;
 const SOON: Duration = Duration::from_secs(30);
 
 pub fn cases() -> Vec<Case> {
-    [worker::cases(), home::cases(), stopped::cases(), strangers::cases(), moments::cases()].concat()
+    [worker::cases(), home::cases(), link::cases(), stopped::cases(), strangers::cases(), moments::cases()]
+        .concat()
 }
 
 pub fn programs() -> Vec<Program> {
-    [worker::PROGRAMS, home::PROGRAMS, stopped::PROGRAMS, strangers::PROGRAMS, moments::PROGRAMS].concat()
+    [
+        worker::PROGRAMS,
+        home::PROGRAMS,
+        link::PROGRAMS,
+        stopped::PROGRAMS,
+        strangers::PROGRAMS,
+        moments::PROGRAMS,
+    ]
+    .concat()
 }
 
 /// A case whose launches are processes of one rank each.

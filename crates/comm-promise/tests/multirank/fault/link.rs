@@ -1,0 +1,82 @@
+//! The link to a process is lost, and the process is not.
+
+use comm_core::Error;
+use comm_core::Kind;
+use comm_core::error::BrokenHow;
+use comm_core::tensor::Tensor;
+use comm_promise::{Promise, SetError};
+use comm_testkit::{
+    Case, LauncherCtx, Program, RankCtx, RankResult, check, check_eq, done, eventually, probe,
+};
+
+use super::{SOON, case};
+use crate::support::{Any, Scene, blocks, is_broken, tensor};
+
+pub const PROGRAMS: &[Program] = &[HANGS_UP];
+
+const HANGS_UP: Program = Program { name: "promise-hangs-up", run: hangs_up };
+
+pub fn cases() -> Vec<Case> {
+    vec![case("link/-/-/worker-hangs-up", lost)]
+}
+
+fn lost(ctx: &LauncherCtx) -> RankResult {
+    let running = ctx.launch(HANGS_UP.name).limit(SOON).spawn()?;
+    running.wait_note(0, "read one", SOON)?;
+    running.go("hang up")?;
+    running.wait_note(0, "noticed", SOON)?;
+    running.wait_note(1, "noticed", SOON)?;
+    running.go("meet again")?;
+    for report in running.wait(SOON) {
+        check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
+    }
+    done()
+}
+
+/// What is open breaks, on both sides; what has been read stays; and a ticket that nobody has attached is as good as before.
+fn hangs_up(ctx: &RankCtx) -> RankResult {
+    let s = Scene::host(ctx)?;
+    let (mut futures, mut tickets) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let promise = s.is_client().then(|| Promise::<Tensor>::new(Kind::Host)).transpose()?;
+        futures.extend(promise.as_ref().map(Promise::future).transpose()?);
+        tickets.push(s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?);
+    }
+    let is_worker = ctx.rank() == 1;
+    let values = [1.5f32; 5000];
+    let held = is_worker.then(|| Promise::attach(&tickets[0], s.by)).transpose()?;
+    let (before, descriptors) = (blocks(&s).0, probe::fds()?);
+    if is_worker {
+        Promise::attach(&tickets[1], s.by)?.set(tensor(&values)?)?;
+    }
+    s.all()?;
+    if let [open, set, later] = &futures[..] {
+        let value = set.get(s.by)?;
+        ctx.note("read one");
+        let pid = is_broken(open.get(s.by), BrokenHow::LinkBroke)?;
+        check!(pid.is_some(), "the worker has a pid");
+        ctx.note("noticed");
+        check_eq!(later.get(s.by)?.to_vec::<f32>()?, [2.5]);
+        check_eq!(value.to_vec::<f32>()?, values);
+    }
+    if let Some(held) = held {
+        ctx.await_go("hang up")?;
+        check!(probe::hang_up()? > 0, "it has links");
+        eventually("the end of the link is noticed", || probe::fds().is_ok_and(|now| now < descriptors))?;
+        ctx.note("noticed");
+        ctx.await_go("meet again")?;
+        match held.set(tensor(&[0.5])?) {
+            Err(SetError::Broken { why, .. }) => is_broken::<()>(Err(*why), BrokenHow::LinkBroke)?,
+            other => return Err(format!("the link is lost: {other:?}").into()),
+        };
+        // The reader may look for as long as it lives: nobody can tell it to stop, nor hear that it has.
+        check!(blocks(&s).0 > before, "what was set is kept");
+        Promise::attach(&tickets[2], s.by)?.set(tensor(&[2.5])?)?;
+        let again: Any<()> = Promise::attach(&tickets[0], s.by).map(drop).map_err(Into::into);
+        check!(again.is_err());
+    }
+    match s.team.barrier(s.by) {
+        Err(Error::Aborted { .. }) => done(),
+        other => Err(format!("the team was of all three: {other:?}").into()),
+    }
+}
