@@ -84,6 +84,11 @@ pub type Awaitable<'s, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 's>>
 /// All methods may be called by several threads of a rank at once; [`barrier`](TensorStore::barrier) and
 /// [`reset`](TensorStore::reset) are symmetric operations of the team, and the latter not while this rank publishes or waits for
 /// readers. What waits for a key meanwhile goes on waiting, for what is published after it.
+///
+/// What waits for one other rank has a form for tasks. What all ranks do together has none, since a task may be dropped at any
+/// moment, and a rank that leaves such an operation in the middle is lost to the others. Nor has
+/// [`fetch_to_device`](TensorStore::fetch_to_device), whose copy is the caller's: a task fetches, and then copies by
+/// [`Tensor::to_device`].
 pub trait TensorStore: Send + Sync + fmt::Debug {
     /// How far it reaches.
     fn kind(&self) -> Kind;

@@ -184,6 +184,11 @@ fn refused(ctx: &RankCtx, scene: &Scene) -> RankResult {
         me.copy("x", &source, &turned, Some(&mine), Some((&mut buf).into()), by),
         "into i32 of shape [2]",
     )?;
+    let mut floats = TensorBuf::zeros(&[1], DType::F32)?;
+    invalid(
+        me.copy("x", &source, &turned, Some(&mine), Some((&mut floats).into()), by),
+        "into f32 of shape [1]",
+    )?;
     let [first, last] = [mesh_of(&[1], &[0])?, mesh_of(&[1], &[n - 1])?];
     let narrow = spec(&[1], &first, &[Shard(0)])?;
     if n > 2 && rank == 1 {
