@@ -11,14 +11,23 @@ mod link;
 mod moments;
 mod stopped;
 mod strangers;
+mod unsent;
 mod worker;
 
 /// For everything that must come.
 const SOON: Duration = Duration::from_secs(30);
 
 pub fn cases() -> Vec<Case> {
-    [worker::cases(), home::cases(), link::cases(), stopped::cases(), strangers::cases(), moments::cases()]
-        .concat()
+    [
+        worker::cases(),
+        home::cases(),
+        link::cases(),
+        stopped::cases(),
+        strangers::cases(),
+        unsent::cases(),
+        moments::cases(),
+    ]
+    .concat()
 }
 
 pub fn programs() -> Vec<Program> {
@@ -28,6 +37,7 @@ pub fn programs() -> Vec<Program> {
         link::PROGRAMS,
         stopped::PROGRAMS,
         strangers::PROGRAMS,
+        unsent::PROGRAMS,
         moments::PROGRAMS,
     ]
     .concat()
