@@ -86,7 +86,12 @@ impl Claim {
             self.slot.who[row].compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let Some(row) = (0..ROWS).filter(|&row| row != HOME).find(is_mine) else {
-            return Err(Error::invalid(OP, format!("{} processes hold {} already", ROWS - 1, self.name())));
+            let why = format!(
+                "{} is held {} times by other processes, as often as it can be",
+                self.name(),
+                ROWS - 1
+            );
+            return Err(Error::invalid(OP, why));
         };
         match state::claim(&self.slot.seat.cell, self.said.generation, row) {
             Ok(_) => Ok(Some(row)),

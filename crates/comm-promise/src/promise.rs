@@ -263,7 +263,7 @@ impl<T: Value> Promise<T> {
     /// # Errors
     /// [`Error::BrokenPromise`] if it is broken, or nobody reads it any more, or its home is gone; [`Error::BadPeer`] for a ticket
     /// of another user, build or instance, or of something that does not exist; [`Error::InvalidArgument`] for one of another
-    /// type, or if seven other processes hold it; [`Error::Timeout`].
+    /// type, or if it is held seven times by other processes; [`Error::Timeout`].
     #[doc(alias = "Deserialize")]
     #[doc(alias = "CreateTensorPromiseFromSerialized")]
     pub fn attach(ticket: &Ticket<T>, deadline: impl Into<Deadline>) -> Result<Promise<T>> {

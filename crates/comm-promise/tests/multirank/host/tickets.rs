@@ -172,7 +172,7 @@ fn at_most_seven(ctx: &RankCtx) -> RankResult {
         let mut all = (0..7).map(|_| Promise::attach(&ticket, s.by)).collect::<Result<Vec<_>, _>>()?;
         for _ in 0..20 {
             match Promise::attach(&ticket, s.by) {
-                Err(Error::InvalidArgument { why, .. }) => check!(why.contains("7 processes"), "{why}"),
+                Err(Error::InvalidArgument { why, .. }) => check!(why.contains("held 7 times"), "{why}"),
                 other => return Err(format!("one more: {other:?}").into()),
             }
             all.remove(0);
