@@ -45,8 +45,8 @@ pub(super) struct State {
 /// What a client waits for.
 #[derive(Debug)]
 enum Wait {
-    /// Keys that have not been there yet.
-    Keys(HashSet<Vec<u8>>),
+    /// Keys that have not been there yet, and the bytes that it takes to wait for them.
+    Keys(HashSet<Vec<u8>>, usize),
     /// Others at a barrier.
     Barrier(Vec<u8>),
 }
@@ -70,15 +70,12 @@ impl State {
         self.waits.contains_key(&client)
     }
 
-    /// Bytes that are kept for a client because it waits, beyond a usual wait.
+    /// Bytes that are kept for a client because it waits.
     pub fn held(&self, client: Client) -> usize {
-        const USUAL: usize = 1000;
         match self.waits.get(&client) {
-            Some(Wait::Keys(keys)) if keys.len() > USUAL || keys.iter().any(|key| key.len() > USUAL) => {
-                // Once in the wait, once in the line.
-                keys.iter().map(|key| 2 * (key.len() + size_of::<Vec<u8>>())).sum()
-            }
-            _ => 0,
+            Some(Wait::Keys(_, bytes)) => *bytes,
+            Some(Wait::Barrier(key)) => cost(key),
+            None => 0,
         }
     }
 
@@ -86,7 +83,7 @@ impl State {
     pub fn forget(&mut self, client: Client) {
         match self.waits.remove(&client) {
             None => {}
-            Some(Wait::Keys(keys)) => keys.iter().for_each(|key| leave(&mut self.waiting, key, client)),
+            Some(Wait::Keys(keys, _)) => keys.iter().for_each(|key| leave(&mut self.waiting, key, client)),
             Some(Wait::Barrier(key)) => leave(&mut self.barriers, &key, client),
         }
     }
@@ -147,7 +144,8 @@ impl State {
                     for key in &missing {
                         self.waiting.entry(key.clone()).or_default().push_back(client);
                     }
-                    self.waits.insert(client, Wait::Keys(missing));
+                    let bytes = missing.iter().map(|key| cost(key)).sum();
+                    self.waits.insert(client, Wait::Keys(missing, bytes));
                 }
             }
             Request::CancelWait => {
@@ -156,8 +154,10 @@ impl State {
             }
             Request::NumKeys => answer(Writer::new().number(self.table.len() as i64)),
             Request::Delete(key) => {
-                self.touched.remove(&key);
                 answer(Writer::new().number(i64::from(self.table.delete(&key))));
+                if !self.queues.contains_key(&key) {
+                    self.touched.remove(&key);
+                }
             }
             Request::QueuePush { key, value } => self.push(key, value, limits, answers)?,
             Request::QueuePop(key) => {
@@ -217,8 +217,10 @@ impl State {
 
     /// A key that a client waits for has come; whether that was the last one.
     fn comes(&mut self, client: Client, key: &[u8], answers: &mut Answers) -> bool {
-        let Some(Wait::Keys(missing)) = self.waits.get_mut(&client) else { return false };
-        missing.remove(key);
+        let Some(Wait::Keys(missing, bytes)) = self.waits.get_mut(&client) else { return false };
+        if missing.remove(key) {
+            *bytes -= cost(key);
+        }
         let over = missing.is_empty();
         if over {
             self.waits.remove(&client);
@@ -250,8 +252,8 @@ impl State {
         self.room(key.len() + value.len(), 1, limits)?;
         self.queued.0 += key.len() + value.len();
         self.queued.1 += 1;
-        self.touch(&key, limits);
         self.queues.entry(key.clone()).or_default().push_back(value);
+        self.touch(&key, limits);
         // A value is for one: the first who waits for nothing else.
         while let Some(client) = self.waiting.get_mut(&key).and_then(VecDeque::pop_front) {
             if self.comes(client, &key, answers) {
@@ -269,6 +271,9 @@ impl State {
         let value = queue.pop_front()?;
         if queue.is_empty() {
             self.queues.remove(key);
+            if !self.table.has(key) {
+                self.touched.remove(key);
+            }
         }
         self.queued.0 -= key.len() + value.len();
         self.queued.1 -= 1;
@@ -304,8 +309,9 @@ impl State {
         Ok(())
     }
 
+    /// Of a key that is not there nothing is kept, however many are asked for.
     fn touch(&mut self, key: &[u8], limits: &Limits) {
-        if limits.lease.is_some() {
+        if limits.lease.is_some() && (self.table.has(key) || self.queues.contains_key(key)) {
             self.touched.insert(key.to_vec(), Instant::now());
         }
     }
@@ -325,6 +331,11 @@ impl State {
             stays
         });
     }
+}
+
+/// What it takes to keep a key that somebody waits for: once with him, and once with the line.
+fn cost(key: &[u8]) -> usize {
+    2 * (key.len() + size_of::<Vec<u8>>())
 }
 
 /// Takes a client out of a line.

@@ -46,10 +46,14 @@ impl State {
         assert!(self.table.bytes() + self.queued.0 <= limits.store);
         assert!(self.table.len() + self.queued.1 <= limits.entries);
         assert!(!self.table.has(identity::KEY));
+        assert!(self.touched.keys().all(|key| self.table.has(key) || self.queues.contains_key(key)));
         let mut waits = 0;
         for (client, wait) in &self.waits {
             let (lines, keys) = match wait {
-                Wait::Keys(keys) => (&self.waiting, keys.iter().collect::<Vec<_>>()),
+                Wait::Keys(keys, bytes) => {
+                    assert_eq!(*bytes, keys.iter().map(|key| cost(key)).sum::<usize>());
+                    (&self.waiting, keys.iter().collect::<Vec<_>>())
+                }
                 Wait::Barrier(key) => (&self.barriers, vec![key]),
             };
             waits += keys.len();
@@ -242,4 +246,42 @@ fn leases_end() {
     desk.state.sweep(Duration::ZERO);
     assert_eq!(desk.answer(Request::NumKeys), wire(0, &[]));
     assert!(desk.state.touched.is_empty());
+}
+
+#[test]
+fn of_keys_that_are_not_there_nothing_is_kept() {
+    let mut desk = Desk::new();
+    desk.limits.lease = Some(Duration::from_secs(1));
+    for n in 0..100 {
+        let key: Vec<u8> = format!("no-{n}").into();
+        desk.answer(Request::Get(key.clone()));
+        desk.answer(Request::MultiGet(vec![key.clone()]));
+        desk.answer(Request::CompareSet {
+            key: key.clone(),
+            expected: b"1".to_vec(),
+            desired: b"2".to_vec(),
+        });
+        desk.answer(Request::Delete(key.clone()));
+        desk.ask(1, Request::QueuePush { key: key.clone(), value: vec![1] }).unwrap();
+        desk.answer(Request::QueuePop(key));
+    }
+    assert!(desk.state.touched.is_empty());
+}
+
+#[test]
+fn what_a_wait_keeps_is_counted() {
+    let mut desk = Desk::new();
+    let wanted: Vec<Vec<u8>> = (0..1000).map(|n| format!("{n:01000}").into()).collect();
+    assert_eq!(desk.ask(2, Request::Wait(wanted.clone())).unwrap(), []);
+    assert!(desk.state.held(2) > 2_000_000);
+    for key in &wanted[1..] {
+        desk.ask(1, Request::Set { key: key.clone(), value: vec![] }).unwrap();
+    }
+    assert_eq!(desk.state.held(2), cost(&wanted[0]));
+    desk.ask(3, Request::Barrier { key: wanted[1].clone(), size: 2 }).unwrap_err();
+    desk.ask(3, Request::Barrier { key: b"all".to_vec(), size: 2 }).unwrap();
+    assert_eq!(desk.state.held(3), cost(b"all"));
+    desk.state.forget(2);
+    desk.state.forget(3);
+    assert_eq!((desk.state.held(2), desk.state.held(3)), (0, 0));
 }
