@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use comm_core::Deadline;
+use comm_core::shm::{Access, Segment};
 use comm_rendezvous::{Error, FileStore, Rendezvous};
+use comm_testkit::forked::in_child;
 
 fn soon() -> Deadline {
     Duration::from_secs(60).into()
@@ -146,5 +148,43 @@ fn a_thousand_participants() {
     }
     stores[0].wait(&["count"], soon()).unwrap();
     drop(stores);
+    assert_eq!(folder.files().len(), 0);
+}
+
+/// To the kernel's locks a forked child is its parent, so it needs one of its own.
+#[test]
+fn a_forked_child_writes_beside_its_parent() {
+    const EACH: i64 = 2000;
+    let folder = Folder::new();
+    let store = folder.open("run", 1);
+    store.set("a", b"1", soon()).unwrap();
+    let steps = Segment::create(8, Access::ReadWrite).unwrap();
+    let until = |expected: u8| {
+        let mut step = [0];
+        while step[0] != expected {
+            steps.copy_out(0, &mut step).unwrap();
+            std::thread::yield_now();
+        }
+    };
+    let add = || (0..EACH).try_for_each(|_| store.add("sum", 1, soon()).map(drop));
+    std::thread::scope(|s| {
+        // Only when the child is there: what a lock of this process held then would be held for ever in the child.
+        let beside = s.spawn(|| {
+            until(1);
+            steps.copy_in(0, &[2]).unwrap();
+            add()
+        });
+        let child = in_child(|_| {
+            steps.copy_in(0, &[1]).unwrap();
+            until(2);
+            i32::from(add().is_err())
+        });
+        assert_eq!(child.unwrap().exit, Some(0));
+        beside.join().unwrap().unwrap();
+    });
+    assert_eq!(store.add("sum", 0, soon()).unwrap(), 2 * EACH);
+    // The child has left nothing, nor left.
+    assert_eq!(folder.files().len(), 1);
+    drop(store);
     assert_eq!(folder.files().len(), 0);
 }

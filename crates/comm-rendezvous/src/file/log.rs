@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,9 @@ pub(super) struct Log {
     pub left: usize,
     /// The run that the first record names.
     run: Option<String>,
+    /// The process that opened it. To the kernel a forked child is the same as its parent, and a lock of the one is one of the
+    /// other.
+    pid: u32,
 }
 
 /// What reading came to.
@@ -60,7 +63,8 @@ impl Log {
     /// Opens the file, or makes it. Nothing is read yet.
     pub fn open(path: PathBuf) -> Result<Log> {
         let file = open(&path)?;
-        Ok(Log { file, path, read: 0, table: Table::default(), left: 0, run: None })
+        let (table, pid) = (Table::default(), std::process::id());
+        Ok(Log { file, path, read: 0, table, left: 0, run: None, pid })
     }
 
     pub fn place(&self) -> String {
@@ -70,6 +74,10 @@ impl Log {
     /// Does something with all read and nobody else writing, if nobody has the lock now. A file that is empty gets its first
     /// record before that.
     pub fn turn<T>(&mut self, run: &str, act: impl FnOnce(&mut Log) -> Result<T>) -> Result<Turn<T>> {
+        if self.pid != std::process::id() {
+            self.file = self.opened_again()?;
+            self.pid = std::process::id();
+        }
         let file = self.file.try_clone().map_err(|e| self.failed("opening", e))?;
         match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -97,6 +105,12 @@ impl Log {
                 ours: run.to_owned(),
             }),
         }
+    }
+
+    /// The same file, whatever its name is by now, with locks of its own.
+    fn opened_again(&self) -> Result<File> {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        OpenOptions::new().read(true).write(true).open(path).map_err(|e| self.failed("opening", e))
     }
 
     /// Reads what has been added, without the lock; `true` if there is something at the end that somebody should look at
