@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{env, process, thread};
 
 use comm_core::error::BrokenHow;
-use comm_core::{Deadline, Error, Kind, tensor::Tensor};
+use comm_core::{Deadline, Error, Kind, hub::Hub, tensor::Tensor};
 use comm_examples::Outcome;
 use comm_promise::{Promise, Ticket, VoidPromise};
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,8 @@ impl Process {
     /// Its messages come from a pipe, and those that it sends go to another.
     fn start(role: &str, to: Option<process::ChildStdin>) -> Outcome<Process> {
         let mut command = Command::new(env::current_exe()?);
+        // By this they know that they belong together.
+        command.env("COMM_INSTANCE_ID", &Hub::get()?.instance().id);
         command.arg(role).stdin(Stdio::piped());
         if let Some(to) = to {
             command.stdout(to);
@@ -138,13 +140,6 @@ impl Drop for Process {
 fn main() -> Outcome {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        // The three must know that they belong together before they begin.
-        [] | ["--kill"] if env::var_os("COMM_INSTANCE_ID").is_none() => {
-            let instance = format!("pipeline-{}", process::id());
-            let again =
-                Command::new(env::current_exe()?).args(&args).env("COMM_INSTANCE_ID", instance).status()?;
-            if again.success() { Ok(()) } else { Err(format!("{again}").into()) }
-        }
         [] => client(false),
         ["--kill"] => client(true),
         ["--controller"] => controller(),

@@ -27,6 +27,18 @@
 //! | [`Host`](comm_core::Kind::Host) | a [`Value`]: tensors, `()`, what serde writes ([`Wire`]), and vectors and pairs of them | processes of a host, and threads in them |
 //! | [`Network`](comm_core::Kind::Network) | not there yet | |
 //!
+//! Two processes can have promises between them if they are of one [`Instance`](comm_core::hub::Instance): `COMM_INSTANCE_ID`
+//! says of which, or the id that a launcher gives to its job. A process that starts others itself hands its own on:
+//!
+//! ```no_run
+//! use comm_core::hub::Hub;
+//!
+//! # fn start() -> Result<(), Box<dyn std::error::Error>> {
+//! std::process::Command::new("worker").env("COMM_INSTANCE_ID", &Hub::get()?.instance().id).spawn()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Who holds a promise, and what if he is gone
 //!
 //! The process that makes a promise is its *home*: there the future is, and the slot of shared memory in which the promise stands.

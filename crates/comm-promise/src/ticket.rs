@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use comm_core::hub::{Hub, Nonce};
+use comm_core::hub::{Hub, Instance, Nonce};
 use comm_core::{Error, Result, layout, wire};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -114,8 +114,11 @@ impl<T> Ticket<T> {
             return Err(Error::bad_peer(what));
         }
         if said.instance != fold(&hub.instance().id) {
-            let what = format!("a ticket of another instance than {:?}", hub.instance().id);
-            return Err(Error::bad_peer(what));
+            let Instance { id, source, .. } = hub.instance();
+            return Err(Error::bad_peer(format!(
+                "a ticket of another instance than that of this process, which is {id:?} by {source}; \
+                 processes that belong together have one COMM_INSTANCE_ID"
+            )));
         }
         if said.form != fold(form) {
             let why = format!("the ticket is of a promise of another type than {form}");
