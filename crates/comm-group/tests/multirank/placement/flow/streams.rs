@@ -1,5 +1,6 @@
 //! Devices with streams: nobody waits on the host, and what is gotten is there for what is queued behind.
 
+use comm_core::Error;
 use comm_core::device::{Device, DeviceKind};
 use comm_core::tensor::{DType, Tensor};
 use comm_group::ReduceOp;
@@ -12,9 +13,12 @@ use crate::placement::model::id_of;
 use Placement::{Partial, Replicate, Shard};
 
 pub fn cases() -> Vec<Case> {
-    let cases =
-        [both("convert_mesh/-/i32/streams", convert), both("scatter/sum/f32/to-the-host", to_the_host)]
-            .concat();
+    let cases = [
+        both("convert_mesh/-/i32/streams", convert),
+        both("scatter/sum/f32/to-the-host", to_the_host),
+        both("copy/-/i32/into-a-device", into_a_device),
+    ]
+    .concat();
     cases.into_iter().map(|case| case.layouts(&[Layout::Threads])).collect()
 }
 
@@ -77,5 +81,24 @@ fn to_the_host(ctx: &RankCtx, scene: &Scene) -> RankResult {
         };
         check_eq!(part.to_vec::<f32>()?, expected, "{placement}");
     }
+    done()
+}
+
+/// Only a device's driver writes its memory: it is refused before anything has happened.
+fn into_a_device(ctx: &RankCtx, scene: &Scene) -> RankResult {
+    let (by, n) = (ctx.deadline(), ctx.world());
+    let stream = SimStream::new(0);
+    let mesh = mesh_of(&[n], &(0..n).collect::<Vec<_>>())?;
+    let turned = mesh_of(&[n], &(0..n).rev().collect::<Vec<_>>())?;
+    let source = spec(&[n], &mesh, &[Shard(0)])?;
+    let local = Tensor::from_slice(&[1], &[7])?;
+    let there = local.to_device(Device::Sim(0), stream.stream(), by)?;
+    stream.stream().record()?.synchronize(by)?;
+    let mut there = there.try_into_buf().map_err(|_| "nobody else has it")?;
+    for target in [&mesh, &turned] {
+        let refused = scene.me().copy("x", &source, target, Some(&local), Some((&mut there).into()), by);
+        check!(matches!(refused, Err(Error::DeviceMismatch { .. })), "{refused:?}");
+    }
+    check_eq!(scene.store.stats(), Default::default());
     done()
 }
