@@ -14,6 +14,15 @@ use crate::group::ThreadGroup;
 /// The longest sleep without a look at the deadline, which may move.
 const SLICE: Duration = Duration::from_millis(200);
 
+/// How a rank has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// By returning.
+    Left,
+    /// By a panic.
+    Lost,
+}
+
 /// A group as one rank of this process has it.
 #[derive(Default)]
 pub(super) enum Seat {
@@ -21,8 +30,8 @@ pub(super) enum Seat {
     Empty,
     /// A thread is making it.
     Making {
-        /// Whether the rank has panicked meanwhile.
-        is_lost: bool,
+        /// What has become of the rank meanwhile, if it is not there any more.
+        gone: Option<Gone>,
         beside: Beside,
     },
     Made(Arc<ThreadGroup>),
@@ -86,7 +95,7 @@ impl Entry {
     }
 
     fn occupy(self: &Arc<Entry>, seats: &mut [Seat], rank: usize, beside: Beside) -> Maker {
-        let before = std::mem::replace(&mut seats[rank], Seat::Making { is_lost: false, beside });
+        let before = std::mem::replace(&mut seats[rank], Seat::Making { gone: None, beside });
         let old = if let Seat::Made(group) = before { Some(group) } else { None };
         Maker { entry: self.clone(), rank, old, made: None }
     }
@@ -146,19 +155,23 @@ impl Entry {
         }
     }
 
-    /// Tells the peers of a rank that it is lost: at once, or when the group is made that is being made for it.
-    pub(super) fn lose(&self, rank: usize) {
-        let made = match &mut lock(&self.seats)[rank] {
-            Seat::Made(group) => Some(group.clone()),
-            Seat::Making { is_lost, .. } => {
-                *is_lost = true;
-                None
+    /// Tells the peers of a rank that it is gone: at once, or when the group is made that is being made for it.
+    pub(super) fn end(&self, rank: usize, how: Gone) {
+        let mut seats = lock(&self.seats);
+        let group = match &mut seats[rank] {
+            Seat::Made(group) if how == Gone::Lost => group.clone(),
+            Seat::Made(_) => {
+                drop(seats);
+                return drop(self.take(rank));
             }
-            Seat::Empty => None,
+            Seat::Making { gone, .. } => {
+                *gone = Some(how);
+                return;
+            }
+            Seat::Empty => return,
         };
-        if let Some(group) = made {
-            group.team().fail();
-        }
+        drop(seats);
+        group.team().fail();
     }
 
     fn timed_out(&self, rank: usize, started: Instant) -> Error {
@@ -200,11 +213,21 @@ impl Maker {
 impl Drop for Maker {
     fn drop(&mut self) {
         let made = self.made.take();
-        let seat = made.clone().or(self.old.take()).map_or(Seat::Empty, Seat::Made);
-        let before = std::mem::replace(&mut lock(&self.entry.seats)[self.rank], seat);
-        if let (Seat::Making { is_lost: true, .. }, Some(group)) = (before, made) {
+        let gone = {
+            let mut seats = lock(&self.entry.seats);
+            let gone = match seats[self.rank] {
+                Seat::Making { gone, .. } => gone,
+                Seat::Empty | Seat::Made(_) => None,
+            };
+            let kept = made.clone().filter(|_| gone != Some(Gone::Left)).or(self.old.take());
+            seats[self.rank] = kept.map_or(Seat::Empty, Seat::Made);
+            gone
+        };
+        // Outside of the lock, and so is the drop of one that is left.
+        if let (Some(Gone::Lost), Some(group)) = (gone, &made) {
             group.team().fail();
         }
+        drop(made);
         self.entry.changed.notify_all();
     }
 }

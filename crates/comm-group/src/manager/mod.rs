@@ -20,7 +20,7 @@ use comm_core::{Deadline, Result};
 use crate::group::ThreadGroup;
 use beside::Beside;
 pub use comm_core::device::DeviceKind;
-use entry::{Entry, Found};
+use entry::{Entry, Found, Gone};
 pub use key::ThreadGroupKey;
 
 const OP: &str = "ThreadGroupManager::group";
@@ -35,8 +35,9 @@ const OP: &str = "ThreadGroupManager::group";
 ///
 /// **Failures.** A group that could not be made is not kept: the next call tries again. A group whose team is over is
 /// replaced by the next call of each rank. One that a rank has merely left is kept; [`forget`](ThreadGroupManager::forget)
-/// it. The manager holds the groups, so a rank that panics between operations drops none:
-/// a [`watch`](ThreadGroupManager::watch) tells the others.
+/// it. The manager holds the groups, so a thread that ends between operations, by a `?` or a panic, drops none of them, and its
+/// peers would wait for it: a [`watch`](ThreadGroupManager::watch) tells them. A manager of the thread's own, which goes with it,
+/// does the same, but for panics.
 ///
 /// **The end.** With the manager go its groups, in the order of their keys as text, which is the same on every rank, but
 /// for those that somebody else holds. It waits for nobody.
@@ -243,13 +244,30 @@ impl ThreadGroupManager {
         keys
     }
 
-    /// Sees to it that the peers of an id hear of a panic of this thread: dropped while it unwinds, every group that the
-    /// manager holds for this id fails as it would if the rank itself had dropped it, and so does, when it is made, one that the
-    /// manager is making for it.
+    /// Sees to it that the peers of an id hear of the end of this thread, or of whatever else drops the guard: it leaves every
+    /// group that the manager holds for this id, as [`forget`](ThreadGroupManager::forget) does. Dropped while it unwinds from a
+    /// panic, they fail as they would if the rank itself had dropped them. The same becomes of one that the manager is making for
+    /// the id at that moment, when it is made.
     ///
     /// ```
-    /// let manager = comm_group::ThreadGroupManager::new();
-    /// let _watch = manager.watch(3);
+    /// use comm_core::{Deadline, Error};
+    /// use comm_group::ThreadGroupManager;
+    ///
+    /// fn rank(manager: &ThreadGroupManager, id: usize) -> comm_core::Result<()> {
+    ///     let _watch = manager.watch(id);
+    ///     let group = manager.group([0, 1], id, Deadline::default())?;
+    ///     if id == 1 {
+    ///         return Err(Error::Forked); // whatever has gone wrong
+    ///     }
+    ///     group.barrier(Deadline::default())
+    /// }
+    ///
+    /// let manager = ThreadGroupManager::new();
+    /// let first = std::thread::scope(|s| {
+    ///     s.spawn(|| rank(&manager, 1));
+    ///     s.spawn(|| rank(&manager, 0)).join().unwrap()
+    /// });
+    /// assert!(matches!(first, Err(Error::PeerLeft { rank: 1, .. })));
     /// ```
     pub fn watch(&self, my_id: usize) -> Watch<'_> {
         Watch { manager: self, id: my_id }
@@ -279,7 +297,7 @@ impl Drop for ThreadGroupManager {
     }
 }
 
-/// Tells peers of a panic; see [`ThreadGroupManager::watch`].
+/// Tells peers of the end of a thread; see [`ThreadGroupManager::watch`].
 #[derive(Debug)]
 #[must_use = "it watches until it is dropped"]
 pub struct Watch<'a> {
@@ -289,17 +307,23 @@ pub struct Watch<'a> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if !thread::panicking() || is_forked() {
+        if is_forked() {
             return;
         }
+        let how = if thread::panicking() { Gone::Lost } else { Gone::Left };
         let mut known = lock(&self.manager.known);
         known.here.remove(&self.id);
-        let entries: Vec<_> = known.groups.values().cloned().collect();
+        // In the same order on every rank: to leave a group may wait for what was started in it.
+        let mut entries: Vec<_> =
+            known.groups.iter().map(|(key, entry)| (key.clone(), entry.clone())).collect();
         drop(known);
-        for entry in entries {
+        entries.sort_by_cached_key(|(key, _)| key.to_string());
+        for (key, entry) in entries {
             if let Some(rank) = entry.ids.iter().position(|&id| id == self.id) {
-                entry.lose(rank);
+                entry.end(rank, how);
             }
+            drop(entry);
+            sweep(&self.manager.known, &key);
         }
     }
 }

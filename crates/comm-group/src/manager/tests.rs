@@ -289,12 +289,7 @@ fn a_panic_reaches_the_peers_of_a_group_that_is_being_made() {
             scope.spawn(move || manager.group(key, id, AMPLE).and_then(|group| group.barrier(AMPLE)))
         };
         let first = use_it(0);
-        let is_making = || {
-            let known = lock(&manager.known);
-            let entry = known.groups.get(&key.into());
-            entry.is_some_and(|entry| matches!(lock(&entry.seats)[1], Seat::Making { .. }))
-        };
-        while !is_making() {
+        while !is_making(manager, key, 1) {
             std::thread::yield_now();
         }
         let victim = scope.spawn(|| {
@@ -308,6 +303,58 @@ fn a_panic_reaches_the_peers_of_a_group_that_is_being_made() {
             assert!(matches!(error, Error::PeerLost { rank: 1, .. }), "{error}");
         }
     });
+}
+
+/// Whoever waits for a thread that has returned is told, of all groups; and the id may come again.
+#[test]
+fn a_thread_that_returns_leaves_its_groups() {
+    let manager = ThreadGroupManager::with_prefix("watch-return");
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            let run = |id: usize| {
+                let manager = &manager;
+                move || {
+                    let _watch = manager.watch(id);
+                    let groups = [[0, 1], [1, 0]].map(|key| manager.group(key, id, AMPLE).unwrap());
+                    (id == 0).then(|| groups.map(|group| group.barrier(AMPLE).unwrap_err()))
+                }
+            };
+            let (waits, returns) = (scope.spawn(run(0)), scope.spawn(run(1)));
+            assert!(returns.join().unwrap().is_none());
+            for (error, left) in waits.join().unwrap().unwrap().iter().zip([1, 0]) {
+                assert!(matches!(error, Error::PeerLeft { rank, .. } if *rank == left), "{error}");
+            }
+        });
+        assert_eq!(manager.keys(), [], "nothing is kept");
+    }
+}
+
+/// The same of a group that the manager is making for one that has returned meanwhile.
+#[test]
+fn a_thread_that_returns_leaves_a_group_that_is_being_made() {
+    let manager = ThreadGroupManager::with_prefix("watch-return-making");
+    manager.group([1], 1, AMPLE).unwrap();
+    std::thread::scope(|scope| {
+        let (manager, key) = (&manager, [0, 1, 2]);
+        let use_it = move |id| {
+            scope.spawn(move || manager.group(key, id, AMPLE).and_then(|group| group.barrier(AMPLE)))
+        };
+        let first = use_it(0);
+        while !is_making(manager, key, 1) {
+            std::thread::yield_now();
+        }
+        drop(manager.watch(1));
+        for rank in [use_it(2), first] {
+            let error = rank.join().unwrap().unwrap_err();
+            assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error}");
+        }
+    });
+}
+
+/// Whether the manager is making the group of a key for one rank.
+fn is_making(manager: &ThreadGroupManager, key: [usize; 3], rank: usize) -> bool {
+    let entry = lock(&manager.known).groups.get(&key.into()).cloned();
+    entry.is_some_and(|entry| matches!(lock(&entry.seats)[rank], Seat::Making { .. }))
 }
 
 #[test]

@@ -23,6 +23,9 @@ use crate::group::ThreadGroup;
 /// It keeps its groups. One that is over stays so, and what needs it fails, whatever [`Groups`] would make by then: who has not heard
 /// of the end would else wait with new members for one that died. To go on, all ranks of the mesh make a new `MeshRank`.
 ///
+/// Where the threads of a process share a manager, that holds the groups of a thread which has ended: each keeps a
+/// [`watch`](crate::ThreadGroupManager::watch), so that nobody waits for it.
+///
 /// ```
 /// use comm_core::{Deadline, Result, tensor::Tensor};
 /// use comm_group::ThreadGroupManager;
