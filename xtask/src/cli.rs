@@ -67,8 +67,8 @@ pub enum Command {
     Test(TestArgs),
     /// Run the tests that need several ranks, as threads, as processes and mixed
     ///
-    /// Each crate's test target `multirank` runs its suites (fault, window, collective, placement, store, promise,
-    /// rendezvous) in every asked world size and layout. The last line is `N passed, N failed, N skipped`; a case
+    /// Each crate's test target `multirank` runs its suites (fault, window, collective, manager, shrink, recorder,
+    /// placement, store, promise, rendezvous) in every asked world size and layout. The last line is `N passed, N failed, N skipped`; a case
     /// that hung counts as failed.
     #[command(after_help = STATUSES)]
     TestMultirank(MultirankArgs),

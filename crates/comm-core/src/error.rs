@@ -151,7 +151,7 @@ impl fmt::Display for At {
 #[non_exhaustive]
 pub enum Error {
     /// A peer died, panicked, or abandoned an operation. The team is over.
-    #[error("rank {rank} is lost ({how}; lost with it: {}) [{at}]", List(ranks))]
+    #[error("rank {rank} is lost ({how}{}) [{at}]", WithIt(*rank, ranks))]
     PeerLost {
         /// The lowest of the ranks that were lost at once.
         rank: usize,
@@ -292,7 +292,7 @@ pub enum Error {
         what: String,
     },
     /// The future of a promise has been taken, or is in another process.
-    #[error("the future of {what} has been taken already")]
+    #[error("the future of {what} has been taken already, or is in the process that made the promise")]
     FutureTaken {
         /// The promise.
         what: String,
@@ -443,13 +443,35 @@ impl fmt::Display for List<'_> {
     }
 }
 
-/// Who is missing, where that is anybody in particular.
+/// Who was lost together with a rank, if anybody was.
+struct WithIt<'a>(usize, &'a [usize]);
+
+impl fmt::Display for WithIt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let others: Vec<usize> = self.1.iter().copied().filter(|&rank| rank != self.0).collect();
+        if others.is_empty() { Ok(()) } else { write!(f, "; lost with it: {}", List(&others)) }
+    }
+}
+
+/// Who is missing, where that is anybody in particular; several in a row that are alike as one.
 struct IfMissing<'a>(&'a [Missing]);
 
 impl fmt::Display for IfMissing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, m) in self.0.iter().enumerate() {
-            write!(f, "{}rank {} ({})", if i == 0 { "; missing: " } else { ", " }, m.rank, m.state)?;
+        /// Fewer are named one by one.
+        const MANY: usize = 4;
+        let alike = |a: &Missing, b: &Missing| b.rank == a.rank + 1 && b.state == a.state;
+        let mut between = "; missing: ";
+        for row in self.0.chunk_by(alike) {
+            let few = if row.len() < MANY { row } else { &[] };
+            for m in few {
+                write!(f, "{between}rank {} ({})", m.rank, m.state)?;
+                between = ", ";
+            }
+            if let ([first, .., last], []) = (row, few) {
+                write!(f, "{between}ranks {} to {} ({})", first.rank, last.rank, first.state)?;
+                between = ", ";
+            }
         }
         Ok(())
     }
@@ -474,5 +496,20 @@ mod tests {
         let missing = [2, 5].map(|rank| Missing { rank, state: PeerState::Stopped });
         let text = of(missing.to_vec()).to_string();
         assert!(text.contains("expected 1; missing: rank 2 (stopped), rank 5 (stopped) ["), "{text}");
+        let stopped = [3, 5, 6, 7, 8, 9].map(|rank| Missing { rank, state: PeerState::Stopped });
+        let unknown = [10, 11].map(|rank| Missing { rank, state: PeerState::Unknown });
+        let text = of([&stopped[..], &unknown].concat()).to_string();
+        let expected =
+            "missing: rank 3 (stopped), ranks 5 to 9 (stopped), rank 10 (unknown), rank 11 (unknown) [";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn a_loss_names_the_others_if_there_are_any() {
+        let of = |ranks: Vec<usize>| {
+            Error::PeerLost { rank: 2, ranks, how: LostHow::Died, at: Box::default() }.to_string()
+        };
+        assert!(of(vec![2]).starts_with("rank 2 is lost (its process died) ["), "{}", of(vec![2]));
+        assert!(of(vec![2, 3, 5]).contains("(its process died; lost with it: ranks 3, 5)"));
     }
 }

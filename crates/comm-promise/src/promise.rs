@@ -125,7 +125,8 @@ impl<T: Send + 'static> Promise<T> {
     /// sent first.
     ///
     /// # Errors
-    /// [`SetError`], with the value.
+    /// [`SetError`], with the value. When the future has read its value, which another has set, that is
+    /// [`Broken`](SetError::Broken) in another process: nobody reads it any more.
     #[doc(alias = "SetValue")]
     pub fn set(&self, value: T) -> Result<(), SetError<T>> {
         match &self.side {

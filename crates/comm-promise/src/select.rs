@@ -3,7 +3,7 @@
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comm_core::error::At;
 use comm_core::{Deadline, Error, Result};
@@ -53,6 +53,15 @@ impl<T: Send + 'static> Select<'_, T> {
             Poll::Pending => None,
         };
         look_until(timeout.into(), &blocking, look).transpose()
+    }
+
+    /// The number of the first that is ready.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; those of [`wait`](Select::wait).
+    pub fn get(self, deadline: impl Into<Deadline>) -> Result<usize> {
+        let (began, count) = (Instant::now(), self.futures.len());
+        self.wait(deadline)?.ok_or_else(|| timed_out(count, began.elapsed()))
     }
 
     /// As [`Future::on_blocking`].

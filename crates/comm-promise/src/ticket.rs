@@ -121,7 +121,7 @@ impl<T> Ticket<T> {
             )));
         }
         if said.form != fold(form) {
-            let why = format!("the ticket is of a promise of another type than {form}");
+            let why = format!("the ticket is of a promise of another type: it was attached as one of {form}");
             return Err(Error::invalid("Promise::attach", why));
         }
         Ok(())
@@ -139,7 +139,8 @@ impl<T> Ticket<T> {
     /// [`Error::BadPeer`] if they are none.
     #[doc(alias = "Deserialize")]
     pub fn from_bytes(bytes: &[u8]) -> Result<Ticket<T>> {
-        Ok(wire::decode(bytes)?)
+        wire::decode(bytes)
+            .map_err(|error| Error::bad_peer(format!("{} bytes that are no ticket: {error}", bytes.len())))
     }
 
     /// The process with the future.

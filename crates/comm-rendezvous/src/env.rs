@@ -25,16 +25,13 @@ impl EnvStore {
     /// Opens it for the rank that `env` says this process is.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] if the launcher gives no address; as [`TcpOptions::connect`] and [`ServerOptions::start`].
+    /// [`Error::Invalid`] if the launcher gives no address; as [`TcpOptions::connect`] and [`ServerOptions::start`].
     pub fn open(env: &LaunchEnv, deadline: impl Into<Deadline>) -> Result<EnvStore> {
         let deadline = deadline.into();
         let (Some(host), Some(port)) = (&env.master_addr, env.master_port) else {
             let what =
                 "no address: set COMM_MASTER_ADDR and COMM_MASTER_PORT, or MASTER_ADDR and MASTER_PORT";
-            return Err(Error::BadPeer {
-                place: format!("what {} says", env.launcher),
-                what: what.to_owned(),
-            });
+            return Err(Error::Invalid { what: format!("{} gives {what}", env.launcher) });
         };
         let serves = env.rank == 0 && !env.serves_store;
         let server = if serves { Some(serve(host, port)?) } else { None };

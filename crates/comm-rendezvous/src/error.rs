@@ -63,12 +63,18 @@ pub enum Error {
         /// What was wrong.
         what: String,
     },
+    /// What was asked for cannot be: no address, a key that is too short. Nothing has happened.
+    #[error("{what}")]
+    Invalid {
+        /// What is wrong with it, and what it should be.
+        what: String,
+    },
     /// A key, a value, or their number, is larger than can be. Nothing has happened.
     #[error("{what} of {size}, where {limit} is the most")]
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// How large it is: bytes, or a number of things.
+        /// How large it is: bytes, of a key with all prefixes; or a number of things.
         size: usize,
         /// How large it may be.
         limit: usize,
@@ -121,7 +127,7 @@ impl From<Error> for comm_core::Error {
                 at: Box::new(comm_core::error::At { team: place, rank: 0, op, elapsed: waited }),
             },
             Error::Io { what, source } => Core::Io { what, source },
-            Error::TooLarge { .. } | Error::NotANumber { .. } => {
+            Error::TooLarge { .. } | Error::NotANumber { .. } | Error::Invalid { .. } => {
                 Core::InvalidArgument { op: "rendezvous", why: error.to_string() }
             }
             other => Core::BadPeer { what: other.to_string() },
@@ -178,7 +184,8 @@ mod tests {
         let core = comm_core::Error::from(error);
         assert!(matches!(&core, comm_core::Error::Timeout { waited: w, .. } if *w == waited), "{core:?}");
         assert!(core.to_string().contains("nobody has set"), "{core}");
-        let core = comm_core::Error::from(Error::TooLarge { what: "a key", size: 9000, limit: 8191 });
+        let core =
+            comm_core::Error::from(Error::TooLarge { what: "a key (in bytes)", size: 9000, limit: 8191 });
         assert!(matches!(core, comm_core::Error::InvalidArgument { .. }), "{core:?}");
     }
 }

@@ -136,14 +136,14 @@ pub(crate) fn fitting(keys: &[&str]) -> Result<()> {
         if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(()) }
     };
     limited("a number of keys", keys.len(), MAX_KEYS)?;
-    keys.iter().try_for_each(|key| limited("a key", key.len(), MAX_KEY))
+    keys.iter().try_for_each(|key| limited("a key (in bytes)", key.len(), MAX_KEY))
 }
 
 /// Says whether a key and values that go under it are short enough.
 pub(crate) fn fitting_values(key: &str, values: &[&[u8]]) -> Result<()> {
     fitting(&[key])?;
     match values.iter().map(|value| value.len()).find(|&size| size > MAX_VALUE) {
-        Some(size) => Err(Error::TooLarge { what: "a value", size, limit: MAX_VALUE }),
+        Some(size) => Err(Error::TooLarge { what: "a value (in bytes)", size, limit: MAX_VALUE }),
         None => Ok(()),
     }
 }

@@ -141,7 +141,8 @@ impl Team {
     /// that sets `COMM_RANK` and `COMM_WORLD_SIZE`. See [`launch`](crate::launch).
     ///
     /// # Errors
-    /// [`Error::Unavailable`] if nobody says what it is; [`Error::InvalidArgument`] if that contradicts itself;
+    /// [`Error::Unavailable`] if nobody says what it is; [`Error::InvalidArgument`] if that contradicts itself, or nothing says which
+    /// processes belong together (`COMM_INSTANCE_ID`, or the id of a job);
     /// [`Error::Unsupported`] if the ranks are on several hosts; as [`join`](Team::join).
     pub fn from_env(name: &str, deadline: impl Into<Deadline>) -> Result<Team> {
         let env = LaunchEnv::required()?;
@@ -151,6 +152,14 @@ impl Team {
                 op: format!("join {name:?} with {} ranks", env.world_size),
                 why: format!("a team is of one host, and {} says that this one has {local}", env.launcher),
             }),
+            _ if env.world_size > 1 && !Hub::get()?.instance().shared => Err(Error::invalid(
+                "Team::from_env",
+                format!(
+                    "COMM_INSTANCE_ID is not set, and {} has no id for its job: set it to the same in all {} processes, which do \
+                     not find each other else",
+                    env.launcher, env.world_size
+                ),
+            )),
             _ => Team::join(name, env.rank, env.world_size, deadline),
         }
     }

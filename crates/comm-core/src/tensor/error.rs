@@ -234,7 +234,9 @@ impl fmt::Display for Reason<'_> {
             E::InvalidBool { index, value, .. } => write!(f, "element {index} is {value}, not a bool"),
             E::Device { seen, expected, .. } => write!(f, "tensor is on {seen}, expected {expected}"),
             E::NotOurs { .. } => {
-                f.write_str("another process can write this memory, so its bytes can only be copied")
+                f.write_str(
+                    "another process can write this memory, so its bytes can only be copied: by to_vec, copy_bytes_to or to_buf",
+                )
             }
             E::OutOfMemory { asked, .. } => write!(f, "out of memory: asked for {asked} bytes"),
             E::Invalid { why, .. } => f.write_str(why),

@@ -43,7 +43,7 @@ impl MeshRank<'_> {
         let found = self.mesh.coordinate_of(root);
         let complaint = match (&found, tensor) {
             (Err(error), _) => Err(error.clone()),
-            (_, None) if self.id == root => Err(Error::invalid(OP, "the root brings a tensor")),
+            (_, None) if self.id == root => Err(Error::invalid(OP, "the root must bring a tensor")),
             (_, None) => Ok(()),
             (_, Some(tensor)) => tensor.device().expect(Device::Cpu, OP),
         };

@@ -53,7 +53,9 @@ impl DeviceMesh {
         const OP: &str = "DeviceMesh::new";
         let places = shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
         if places != Some(ids.len()) {
-            return Err(Error::invalid(OP, format!("{} ids for a mesh of shape {shape:?}", ids.len())));
+            let places = places.map_or_else(|| "too many".to_owned(), |places| places.to_string());
+            let why = format!("{} ids for a mesh of shape {shape:?}, which has {places} places", ids.len());
+            return Err(Error::invalid(OP, why));
         }
         if ids.is_empty() {
             return Err(Error::invalid(OP, format!("a mesh of shape {shape:?} has no device")));

@@ -95,7 +95,7 @@ impl<'a> Collective<'a> {
         }
         let Some(tensor) = &request.input else {
             let needs = op.takes_input(self.rank());
-            return if needs { refuse("this rank brings a tensor".into()) } else { Ok(()) };
+            return if needs { refuse("this rank must bring a tensor".into()) } else { Ok(()) };
         };
         if let Target::Given(out) = target
             && out.dtype() != tensor.dtype()

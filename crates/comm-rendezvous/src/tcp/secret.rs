@@ -30,15 +30,15 @@ impl SharedKey {
     /// The key of these bytes.
     ///
     /// # Errors
-    /// [`Error::BadPeer`] for less than 16 bytes: whoever has heard a proof could find it by trying.
+    /// [`Error::Invalid`] for less than 16 bytes: whoever has heard a proof could find it by trying.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<SharedKey> {
         const LEAST: usize = 16;
         let bytes = bytes.into();
         match Hmac::new_from_slice(&bytes) {
             Ok(keyed) if bytes.len() >= LEAST => Ok(SharedKey(keyed)),
             _ => {
-                let what = format!("{} bytes, where a key has at least {LEAST}", bytes.len());
-                Err(Error::BadPeer { place: "shared key".to_owned(), what })
+                let what = format!("a shared key of {} bytes, where one has at least {LEAST}", bytes.len());
+                Err(Error::Invalid { what })
             }
         }
     }

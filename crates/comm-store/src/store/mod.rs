@@ -13,7 +13,9 @@
 //!
 //! **Nothing is copied** where nothing has to be. In one process the tensor itself changes hands. To another process it
 //! goes as a place in shared memory: for nothing if it lies in a block of the arena of tensors
-//! (`TensorBuf::zeros_in(team.hub().tensors(), ..)`), also strided, and else by one copy, which [`Stats`] counts.
+//! (`TensorBuf::zeros_in(team.hub().tensors(), ..)`), also strided, and else by one copy, which [`Stats`] counts. What comes from another
+//! process can be written there, so its elements are copied out ([`Tensor::to_vec`], [`Tensor::to_buf`]), also where threads could have
+//! a slice.
 //!
 //! **Lifetimes.** The producer's store holds a value until [`wait_consumed`](TensorStore::wait_consumed) or
 //! [`reset`](TensorStore::reset), and if it goes before that, until all others have gone, too. Whoever still has a tensor then, or a clone of it,
@@ -21,7 +23,7 @@
 //!
 //! ```
 //! use comm_core::{Deadline, device::Stream, team::Team, tensor::Tensor};
-//! use comm_store::store::{self, TensorStore};
+//! use comm_store::store;
 //!
 //! fn rank(rank: usize) -> comm_core::Result<()> {
 //!     let (deadline, cpu) = (Deadline::default(), Stream::cpu());
@@ -98,7 +100,8 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
 
     /// Publishes a tensor under a key, for so many reads, and goes on at once. What `stream` has queued until now is what
     /// writes it: readers are ordered behind that. `to` is the kind of device on which readers want it: it is brought to
-    /// the current stream's device of that kind before.
+    /// the current stream's device of that kind before. For 0 `readers` it is consumed at once. A rank may fetch what it has
+    /// published itself.
     ///
     /// # Errors
     /// [`Error::DuplicateKey`] if the key has been published since the last reset; [`Error::DeviceMismatch`] if the tensor
@@ -143,7 +146,8 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
     ) -> Result<Fetched>;
 
     /// Finishes one read by name, of whoever has fetched with [`Fetched::into_tensor`]: once for each fetch. What
-    /// `stream` has queued until now is the end of it.
+    /// `stream` has queued until now is the end of it. (Reads have no names of their own: if the guard of another one is there, it is
+    /// that one which finds itself finished.)
     ///
     /// # Errors
     /// [`Error::UnknownKey`]; [`Error::OverFinished`] if all who have fetched it have finished; [`Error::Timeout`] as in
@@ -152,7 +156,7 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
     fn finish(&self, key: &str, stream: &Stream) -> Result<()>;
 
     /// Waits until all reads of a key that this rank has published are finished, makes the stream that it was published
-    /// on wait for what readers have queued, and lets go of the tensor.
+    /// on wait for what readers have queued, and lets go of the tensor. Once that is so, it is so each time.
     ///
     /// # Errors
     /// [`Error::UnknownKey`]; [`Error::InvalidArgument`] if another rank has published it; [`Error::Timeout`], which
@@ -185,6 +189,7 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
 
 /// The store that fits: of kind [`Process`](Kind::Process) if all ranks of the team share a process, else
 /// [`Host`](Kind::Host). All ranks call it. A team can have several stores, which know nothing of each other's keys.
+/// A store does not hold its team: when that is dropped, the rank has left.
 ///
 /// # Errors
 /// Those of any symmetric operation; [`Error::OutOfMemory`].

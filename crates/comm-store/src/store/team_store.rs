@@ -25,7 +25,7 @@ use super::stats::{Counters, Stats};
 use super::{Awaitable, Kind, TensorStore, check_key};
 use crate::directory::chain;
 use crate::directory::readers::Counts;
-use crate::window::{Window, WindowSpec};
+use crate::window::{Inside, Window, WindowSpec};
 
 const OPEN: &str = "TensorStore::open";
 const RESET: &str = "TensorStore::reset";
@@ -94,7 +94,7 @@ impl TeamStore {
             None => WindowSpec::bytes(USED_AT + USED_WORDS * size_of::<u64>()).signals(CHAINS),
         };
         // Ranks that open another kind, or something else, must not meet.
-        let inside = record::LAYOUT ^ kind as u64;
+        let inside = Inside { layout: record::LAYOUT, kind: Some(kind) };
         let window = Window::alloc_for(OPEN, inside, member, spec, deadline)?;
         if let Some(why) = refused {
             return Err(Error::Unsupported { backend: "store", op: format!("kind {kind}"), why });

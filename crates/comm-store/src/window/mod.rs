@@ -22,13 +22,14 @@ use comm_core::hub::refuse_forked;
 use comm_core::shm::Pinned;
 use comm_core::team::{BOARD_BYTES, Member, OpGuard, odd_one_out};
 use comm_core::wait::Cell;
-use comm_core::{Deadline, Error, Result, point};
+use comm_core::{Deadline, Error, Kind, Result, point};
 
 use cost::Counters;
 pub use cost::{Cost, Operation, cost};
 pub use expose::Exposed;
 pub use handshake::{Await, Notify};
 pub(crate) use local::{Beside, Local, Upon};
+pub(crate) use part::Inside;
 use part::{Part, Place};
 pub use region::{Region, TypedRegion};
 pub use signals::{SignalWait, Signals};
@@ -97,14 +98,13 @@ impl Window {
         spec: impl Into<WindowSpec>,
         deadline: impl Into<Deadline>,
     ) -> Result<Window> {
-        Window::alloc_for(ALLOC, 0, member, spec, deadline)
+        Window::alloc_for(ALLOC, Inside::default(), member, spec, deadline)
     }
 
-    /// As [`alloc`](Window::alloc), for what is made of a window: the name of the operation, and the layout of what it keeps
-    /// in the parts.
+    /// As [`alloc`](Window::alloc), for what is made of a window: the name of the operation, and what it keeps in the parts.
     pub(crate) fn alloc_for(
         op: &'static str,
-        inside: u64,
+        inside: Inside,
         member: &Arc<Member>,
         spec: impl Into<WindowSpec>,
         deadline: impl Into<Deadline>,
@@ -121,7 +121,7 @@ impl Window {
         op: &mut OpGuard<'_>,
         member: &Arc<Member>,
         spec: WindowSpec,
-        inside: u64,
+        inside: Inside,
     ) -> Result<Result<Window>> {
         let (rank, size) = (member.rank(), member.size());
         // A spec that cannot be is told all the same, so that all come to the same verdict.
@@ -307,12 +307,16 @@ impl Window {
 fn agree(places: &[Place]) -> Result<()> {
     let layouts: Vec<_> = places.iter().map(|place| place.layout).collect();
     let specs: Vec<_> = places.iter().map(|place| place.spec).collect();
-    let (field, rank, theirs, others) = match (odd_one_out(&layouts), odd_one_out(&specs)) {
-        (Some((odd, common)), _) => {
-            ("layout", odd, format!("{:#x}", layouts[odd]), format!("{:#x}", layouts[common]))
-        }
-        (None, Some((odd, common))) => ("spec", odd, specs[odd].to_string(), specs[common].to_string()),
-        (None, None) => return Ok(()),
+    let kinds: Vec<_> = places.iter().map(|place| place.kind).collect();
+    let kind = |rank: usize| kinds[rank].map_or_else(|| "none".to_owned(), |kind: Kind| kind.to_string());
+    let (field, rank, theirs, others) = if let Some((odd, common)) = odd_one_out(&layouts) {
+        ("layout", odd, format!("{:#x}", layouts[odd]), format!("{:#x}", layouts[common]))
+    } else if let Some((odd, common)) = odd_one_out(&kinds) {
+        ("kind", odd, kind(odd), kind(common))
+    } else if let Some((odd, common)) = odd_one_out(&specs) {
+        ("spec", odd, specs[odd].to_string(), specs[common].to_string())
+    } else {
+        return Ok(());
     };
     Err(Error::Mismatch { rank, field, theirs, others, at: Box::default() })
 }

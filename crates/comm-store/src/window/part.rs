@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use comm_core::shm::{Block, Memory, Pinned, Segment, Shared};
 use comm_core::team::BOARD_BYTES;
 use comm_core::wait::Cell;
-use comm_core::{Error, Result, layout};
+use comm_core::{Error, Kind, Result, layout};
 
 use super::spec::WindowSpec;
 
@@ -93,19 +93,28 @@ pub(super) struct Place {
     pub(super) offset: u64,
     pub(super) spec: WindowSpec,
     pub(super) layout: u64,
+    /// The kind of store that is made of it, if one is.
+    pub(super) kind: Option<Kind>,
+}
+
+/// What its maker keeps in a window.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Inside {
+    pub(crate) layout: u64,
+    pub(crate) kind: Option<Kind>,
 }
 
 impl Place {
-    /// `inside` is the layout of what its maker keeps in the part.
-    pub(super) fn new(segment: u64, offset: u64, spec: WindowSpec, inside: u64) -> Place {
-        Place { segment, offset, spec, layout: LAYOUT ^ inside }
+    pub(super) fn new(segment: u64, offset: u64, spec: WindowSpec, inside: Inside) -> Place {
+        Place { segment, offset, spec, layout: LAYOUT ^ inside.layout, kind: inside.kind }
     }
 
-    pub(super) const BYTES: usize = 6 * 8;
+    pub(super) const BYTES: usize = 7 * 8;
 
     pub(super) fn to_board(self) -> [u8; BOARD_BYTES] {
         let spec = self.spec;
-        let words = [self.segment, self.offset, spec.bytes, spec.signals, spec.slots, self.layout];
+        let kind = self.kind.map_or(0, |kind| 1 + kind as u64);
+        let words = [self.segment, self.offset, spec.bytes, spec.signals, spec.slots, self.layout, kind];
         let mut board = [0; BOARD_BYTES];
         for (chunk, word) in board.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_ne_bytes());
@@ -116,7 +125,9 @@ impl Place {
     pub(super) fn from_board(board: &[u8; BOARD_BYTES]) -> Place {
         let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|k| board[i * 8 + k]));
         let spec = WindowSpec { bytes: word(2), signals: word(3), slots: word(4) };
-        Place { segment: word(0), offset: word(1), spec, layout: word(5) }
+        let kind =
+            [Kind::Process, Kind::Host, Kind::Network].into_iter().find(|&kind| 1 + kind as u64 == word(6));
+        Place { segment: word(0), offset: word(1), spec, layout: word(5), kind }
     }
 }
 

@@ -6,6 +6,7 @@ use comm_core::Error;
 use comm_core::team::Team;
 use comm_core::tensor::{DType, Tensor, TensorBuf};
 
+use super::Inside;
 use super::part::Place;
 use super::{Await, Exposed, Notify, StoreOp, Sub, Window, WindowSpec};
 use crate::{Cmp, NotifyOp};
@@ -25,7 +26,7 @@ fn is_invalid<T: std::fmt::Debug>(outcome: comm_core::Result<T>) -> bool {
 #[test]
 fn places_travel_over_the_board() {
     let spec = WindowSpec::bytes(5).signals(3).slots(7);
-    let place = Place { layout: 7, ..Place::new(u64::MAX - 1, 1 << 40, spec, 0) };
+    let place = Place { layout: 7, ..Place::new(u64::MAX - 1, 1 << 40, spec, Inside::default()) };
     let back = Place::from_board(&place.to_board());
     let words = |p: &Place| (p.segment, p.offset, p.spec, p.layout);
     assert_eq!(words(&back), words(&place));

@@ -32,7 +32,8 @@ impl Route {
         if self.gives_to.is_none() {
             return Ok(None);
         }
-        let brought = || Error::invalid(op, format!("device {id} is of the source and brings a tensor"));
+        let brought =
+            || Error::invalid(op, format!("device {id} is of the source, so it must bring a tensor"));
         let local = local.ok_or_else(brought)?;
         source.check_local(op, id, local)?;
         Ok(Some(local))

@@ -98,8 +98,12 @@ impl Participant<'_> {
         target: &TensorSpec,
         into: Option<TensorMut<'t>>,
     ) -> Result<TensorMut<'t>> {
-        let brought =
-            || Error::invalid(op, format!("device {} is of the target and brings a tensor", self.id));
+        let brought = || {
+            Error::invalid(
+                op,
+                format!("device {} is of the target, so it must bring a tensor to copy into", self.id),
+            )
+        };
         let into = into.ok_or_else(brought)?;
         let (shape, dtype) = (target.local_shape(self.id)?, target.dtype());
         if (into.shape(), into.dtype()) != (&shape[..], dtype) {

@@ -31,7 +31,7 @@ impl Participant<'_> {
         const FLOW: &str = "gather";
         let ids = source.mesh().ids();
         let brought =
-            || Error::invalid(FLOW, format!("device {} is in the mesh and brings a tensor", self.id));
+            || Error::invalid(FLOW, format!("device {} is in the mesh, so it must bring a tensor", self.id));
         let own = source.mesh().contains(self.id).then(|| local.ok_or_else(brought)).transpose()?;
         own.map_or(Ok(()), |own| source.check_local(FLOW, self.id, own))?;
         let leaves = own.filter(|_| self.id != consumer);

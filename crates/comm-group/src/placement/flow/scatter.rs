@@ -41,7 +41,7 @@ impl Participant<'_> {
             return flow.run(&[], |flow| is_in.then(|| get(flow)).transpose());
         }
         let brought =
-            || Error::invalid(FLOW, format!("device {producer} is the producer and brings a tensor"));
+            || Error::invalid(FLOW, format!("device {producer} is the producer, so it must bring a tensor"));
         let whole = whole.ok_or_else(brought)?;
         target.check_whole(FLOW, whole)?;
         let cut = |whole: &Tensor, id: u64, room: Option<&Arena>| {

@@ -41,7 +41,7 @@ impl TcpStore {
         let deadline = deadline.into();
         let wired: Vec<_> = keys.iter().map(|key| wired(key)).collect();
         let op = format_args!("get {}", Keys(keys)).to_string();
-        self.await_keys(&op, &wired, deadline)?;
+        self.await_keys(&op, &wired, "not all of them are set", deadline)?;
         let ask = Writer::new().op(Op::MultiGet).texts(wired.iter().map(Vec::as_slice));
         self.call(&op, deadline, ask, |connection| keys.iter().map(|_| connection.text(deadline)).collect())
     }
@@ -97,7 +97,12 @@ impl TcpStore {
         fitting(&[key])?;
         let deadline = deadline.into();
         loop {
-            self.await_keys(format_args!("pop from {}", Keys(&[key])), &[wired(key)], deadline)?;
+            self.await_keys(
+                format_args!("pop from {}", Keys(&[key])),
+                &[wired(key)],
+                "nobody has pushed",
+                deadline,
+            )?;
             // Another one may have taken it.
             if let Some(value) = self.queue_try_pop(key, deadline)? {
                 return Ok(value);

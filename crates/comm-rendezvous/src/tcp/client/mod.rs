@@ -64,13 +64,19 @@ impl TcpOptions {
     /// Connects to `host:port`, as soon as there is a server.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if there is none until the deadline, or it does not answer; [`Error::BadPeer`] if it is no such
+    /// [`Error::Invalid`] without a port; [`Error::Timeout`] if there is no server until the deadline, or it does not answer;
+    /// [`Error::BadPeer`] if it is no such
     /// server, or the keys differ; [`Error::Lost`] if it ends the connection, as one does that wants a key and gets none;
     /// [`Error::OtherRun`].
     pub fn connect(self, address: impl Into<String>, deadline: impl Into<Deadline>) -> Result<TcpStore> {
-        let announce = self.announce;
+        let (announce, address) = (self.announce, address.into());
+        if address.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(Error::Invalid {
+                what: format!("{address:?} is no address: it has to be host:port"),
+            });
+        }
         let store = TcpStore {
-            address: address.into(),
+            address,
             options: self,
             server: Mutex::default(),
             idle: Mutex::default(),
@@ -194,15 +200,18 @@ impl TcpStore {
     }
 
     /// Waits for keys as they are on the wire.
-    fn await_keys(&self, op: impl fmt::Display, keys: &[Vec<u8>], deadline: Deadline) -> Result<()> {
+    fn await_keys(
+        &self,
+        op: impl fmt::Display,
+        keys: &[Vec<u8>],
+        in_vain: &str,
+        deadline: Deadline,
+    ) -> Result<()> {
         let ask = Writer::new().op(Op::Wait).texts(keys.iter().map(Vec::as_slice));
         self.call(op, deadline, ask, |connection| {
             // One that gives up is closed, which ends the wait on the other side as well.
             let [over] = connection.read(deadline).map_err(|failure| match failure {
-                Failure::Late(_) => Failure::Late(match keys {
-                    [_] => "nobody has set it".to_owned(),
-                    _ => "not all of them are set".to_owned(),
-                }),
+                Failure::Late(_) => Failure::Late(in_vain.to_owned()),
                 other => other,
             })?;
             if over == 0 { Ok(()) } else { Err(Failure::Bad(format!("it ends a wait with {over}"))) }
@@ -234,7 +243,7 @@ impl Rendezvous for TcpStore {
         let keys = [key];
         let op = format_args!("get {}", Keys(&keys)).to_string();
         loop {
-            self.await_keys(&op, &[wired(key)], deadline)?;
+            self.await_keys(&op, &[wired(key)], UNSET, deadline)?;
             let ask = Writer::new().op(Op::Get).text(&wired(key));
             let value = self.call(&op, deadline, ask, |connection| connection.text(deadline))?;
             // It may have been deleted in between, which is answered with an empty value.
@@ -247,7 +256,8 @@ impl Rendezvous for TcpStore {
     fn wait(&self, keys: &[&str], deadline: Deadline) -> Result<()> {
         fitting(keys)?;
         let wired: Vec<_> = keys.iter().map(|key| wired(key)).collect();
-        self.await_keys(format_args!("wait {}", Keys(keys)), &wired, deadline)
+        let in_vain = if let [_] = keys { UNSET } else { "not all of them are set" };
+        self.await_keys(format_args!("wait {}", Keys(keys)), &wired, in_vain, deadline)
     }
 
     fn check(&self, keys: &[&str], deadline: Deadline) -> Result<bool> {
@@ -291,6 +301,9 @@ impl fmt::Debug for TcpStore {
         write!(f, "TcpStore({})", self.address)
     }
 }
+
+/// Why a wait for one key has been in vain.
+const UNSET: &str = "nobody has set it";
 
 /// A key as it is on the wire: torch's clients put a slash before each.
 fn wired(key: &str) -> Vec<u8> {

@@ -167,19 +167,19 @@ fn refused(ctx: &RankCtx, scene: &Scene) -> RankResult {
     let flat = mesh_of(&[1, n], &(0..n).collect::<Vec<_>>())?;
 
     invalid(me.convert_mesh("x", &source, &flat, Some(&mine), by), "which has another shape")?;
-    invalid(me.convert_mesh("x", &source, &turned, None, by), "brings a tensor")?;
+    invalid(me.convert_mesh("x", &source, &turned, None, by), "must bring a tensor")?;
     invalid(me.convert_mesh("x", &source, &turned, Some(&wrong[0]), by), "is [1], not")?;
     invalid(me.convert_mesh("x", &source, &turned, Some(&wrong[1]), by), "elements of f32, not i32")?;
-    invalid(me.gather("x", &source, None, id_of(0), by), "brings a tensor")?;
+    invalid(me.gather("x", &source, None, id_of(0), by), "must bring a tensor")?;
     invalid(me.gather("x", &source, Some(&wrong[0]), id_of(0), by), "is [1], not")?;
     if rank == 0 {
-        invalid(me.scatter("x", id_of(0), &source, None, by), "brings a tensor")?;
+        invalid(me.scatter("x", id_of(0), &source, None, by), "must bring a tensor")?;
         invalid(me.scatter("x", id_of(0), &source, Some(&wrong[0]), by), "a whole of shape")?;
         invalid(me.scatter("x", id_of(0), &source, Some(&wrong[1]), by), "a whole of shape")?;
     }
     let mut buf = TensorBuf::zeros(&[2], DType::I32)?;
-    invalid(me.copy("x", &source, &turned, Some(&mine), None, by), "brings a tensor")?;
-    invalid(me.copy("x", &source, &turned, None, Some((&mut buf).into()), by), "brings a tensor")?;
+    invalid(me.copy("x", &source, &turned, Some(&mine), None, by), "must bring a tensor")?;
+    invalid(me.copy("x", &source, &turned, None, Some((&mut buf).into()), by), "must bring a tensor")?;
     invalid(
         me.copy("x", &source, &turned, Some(&mine), Some((&mut buf).into()), by),
         "into i32 of shape [2]",
