@@ -22,7 +22,7 @@ A variable that is set but empty, or to something that cannot be used, is an err
 silence. The first call that needs the hub of the process (`Team::join`, for one) reads them all and returns that error.
 
 Every blocking call takes a deadline: a `Duration` from now, an `Instant`, or `Deadline::default()`, which is
-`COMM_TIMEOUT_MS` from now. What is passed to a call counts for that call, whatever the variable says.
+`COMM_TIMEOUT_MS` from now; those of the traits `TensorStore` and `Rendezvous` a `Deadline` alone (`.into()`). What is passed to a call counts for that call, whatever the variable says.
 
 Instances: two programs that use the same names on one machine, by the same user, meet if they have the same
 `COMM_INSTANCE_ID`. Give each job its own. Under torchrun, Open MPI, MPICH and Slurm the job's id is taken, so ranks that

@@ -149,6 +149,7 @@ fn first(ctx: &RankCtx, kind: Kind) -> RankResult {
     }
     if s.is_client() {
         check_eq!(select(&mut futures).wait(Duration::ZERO)?, None);
+        check!(matches!(select(&mut futures).get(BRIEF), Err(Error::Timeout { .. })));
     }
     for next in [2, 0, 3, 1] {
         s.all()?;
@@ -158,6 +159,7 @@ fn first(ctx: &RankCtx, kind: Kind) -> RankResult {
         if s.is_client() {
             // It does not read: asked again it says the same.
             check_eq!(select(&mut futures).wait(s.by)?, Some(next));
+            check_eq!(select(&mut futures).get(s.by)?, next);
             check_eq!(block_on(select(&mut futures))?, next);
             check_eq!(*futures[next].get(s.by)?, next);
         }
