@@ -45,7 +45,10 @@ impl Inner {
     }
 
     /// A read that has been begun, and its tensor, as a guard.
-    fn reading(self: &Arc<Self>, key: &Key<'_>, entry: Entry, stream: &Stream, tensor: Tensor) -> Fetched {
+    fn guard(self: &Arc<Self>, key: &Key<'_>, entry: Entry, stream: &Stream, tensor: Tensor) -> Fetched {
+        if let Ok(_same) = self.same_round(FETCH, &entry) {
+            *self.reading().entry(entry.record.link).or_default() += 1;
+        }
         self.counters.fetched();
         point!("store.fetched");
         let (store, by, text) = (self.clone(), stream.clone(), key.text.to_owned());
@@ -74,7 +77,7 @@ impl Inner {
                     }
                 });
                 let tensor = taken.map_err(|error| waiting_for(&written(text), error))?;
-                return Ok(self.reading(&key, begun.go_on(), stream, tensor));
+                return Ok(self.guard(&key, begun.go_on(), stream, tensor));
             }
             let another = |now: u64| (now != seen).then_some(());
             let waited = self.member().wait(&what, head, None, 1, another, deadline);
@@ -95,7 +98,7 @@ impl Inner {
             if let Some(begun) = self.begin_read(&key, seen, deadline)? {
                 let Taken { tensor, written: event, by } = self.take(&begun, deadline)?;
                 self.order_task(&written(&text), &stream, &by, &event, deadline).await?;
-                return Ok(self.reading(&key, begun.go_on(), &stream, tensor));
+                return Ok(self.guard(&key, begun.go_on(), &stream, tensor));
             }
             let head = self.window.task_cell(key.home.0, key.home.1)?;
             let waited =

@@ -21,6 +21,10 @@ impl Inner {
         }
         // A reset has finished it otherwise.
         let Ok(_same) = self.same_round(FINISH, entry) else { return Ok(()) };
+        if !self.is_reading(entry) {
+            let counts = Counts::of(entry.record.counts()?.load());
+            return Err(over_finished(FINISH, text, entry.readers, counts));
+        }
         let mut noted = Ok(());
         if self.member().shares_process(entry.rank()) {
             noted = self.note_read(entry, stream);
@@ -29,6 +33,18 @@ impl Inner {
         readers::finish(entry.record.counts()?, entry.readers, self.member().bell())
             .map_err(|counts| over_finished(FINISH, text, entry.readers, counts))?;
         noted
+    }
+
+    /// Takes one of the reads of this rank. Those of others are theirs to finish: they may not have their tensors yet, whose
+    /// memory could then be used for something else.
+    fn is_reading(&self, entry: &Entry) -> bool {
+        let mut reading = self.reading();
+        let Some(reads) = reading.get_mut(&entry.record.link) else { return false };
+        *reads -= 1;
+        if *reads == 0 {
+            reading.remove(&entry.record.link);
+        }
+        true
     }
 
     /// Notes behind what the reader's stream is through, before it says that it is.
@@ -57,10 +73,6 @@ impl Inner {
             let published = record.read()?;
             Entry::new(record, &published, *round)
         };
-        let counts = Counts::of(entry.record.counts()?.load());
-        if counts.finished >= counts.fetched {
-            return Err(over_finished(FINISH, text, entry.readers, counts));
-        }
         self.finish(text, &entry, stream)
     }
 

@@ -145,12 +145,12 @@ pub trait TensorStore: Send + Sync + fmt::Debug {
         deadline: Deadline,
     ) -> Result<Fetched>;
 
-    /// Finishes one read by name, of whoever has fetched with [`Fetched::into_tensor`]: once for each fetch. What
-    /// `stream` has queued until now is the end of it. (Reads have no names of their own: if the guard of another one is there, it is
-    /// that one which finds itself finished.)
+    /// Finishes one read of this rank by name, which it has fetched with [`Fetched::into_tensor`]: once for each fetch. What
+    /// `stream` has queued until now is the end of it. (Reads have no names of their own: if this rank has the guard of another
+    /// one, it is that one which finds itself finished.)
     ///
     /// # Errors
-    /// [`Error::UnknownKey`]; [`Error::OverFinished`] if all who have fetched it have finished; [`Error::Timeout`] as in
+    /// [`Error::UnknownKey`]; [`Error::OverFinished`] if this rank has finished all that it has fetched of it; [`Error::Timeout`] as in
     /// [`publish`](TensorStore::publish). Nothing changes then.
     #[doc(alias = "DestFinishGet")]
     fn finish(&self, key: &str, stream: &Stream) -> Result<()>;

@@ -55,6 +55,8 @@ pub(super) struct Inner {
     pub(super) log: Log,
     /// How often it has been reset. Held for as long as records are looked at, which a reset takes away.
     pub(super) round: RwLock<u64>,
+    /// How many reads of this rank have a tensor and are not finished, by record.
+    pub(super) reading: Mutex<HashMap<u64, usize>>,
     pub(super) counters: Counters,
 }
 
@@ -101,8 +103,16 @@ impl TeamStore {
         }
         let shelf = window.local().upon(|| Shelf::new(member.size()));
         let shelf = shelf.ok_or_else(|| Error::invalid(OPEN, "something else is made on the window"))?;
-        let (log, round, counters) = (Log::default(), RwLock::default(), Counters::default());
-        Ok(TeamStore { inner: Arc::new(Inner { kind, window, shelf, log, round, counters }) })
+        let inner = Inner {
+            kind,
+            window,
+            shelf,
+            log: Log::default(),
+            round: RwLock::default(),
+            reading: Mutex::default(),
+            counters: Counters::default(),
+        };
+        Ok(TeamStore { inner: Arc::new(inner) })
     }
 }
 
@@ -214,6 +224,11 @@ impl Inner {
         Ok(held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The reads of this rank that go on.
+    pub(super) fn reading(&self) -> MutexGuard<'_, HashMap<u64, usize>> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes that something may hang on a chain.
     pub(super) fn note_used(&self, home: (usize, usize)) -> Result<()> {
         let used = &self.window.words(home.0, USED_AT, USED_WORDS)?[home.1 / 64];
@@ -245,6 +260,7 @@ impl Inner {
                 }
             }
             self.log.rewind();
+            self.reading().clear();
             forgotten = std::mem::take(&mut *self.held(self.rank())?);
             point!("store.reset");
             Ok(())

@@ -17,6 +17,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("fetch_to_device/-/f32/where-it-is", to_where_it_is),
     ("publish/-/any/misuse", misuse),
     ("finish/-/-/too-many", too_many),
+    ("finish/-/-/of-another-rank", of_another_rank),
 ];
 
 /// How a read ends.
@@ -182,6 +183,33 @@ fn too_many(ctx: &RankCtx, kind: Kind) -> RankResult {
         check!(first.bytes_equal(&second)?);
         drop(second);
         check!(matches!(s.store.finish("x", &s.cpu), Err(Error::OverFinished { finished: 2, .. })));
+    }
+    s.end()
+}
+
+/// A rank finishes its own reads, and not those that others have begun.
+fn of_another_rank(ctx: &RankCtx, kind: Kind) -> RankResult {
+    let s = Scene::new(ctx, kind)?;
+    if ctx.rank() == 0 {
+        s.publish("x", &s.in_arena(&values(0, 0))?, 2)?;
+    }
+    let kept = if ctx.rank() == 1 { Some((s.fetch("x")?, s.fetch("x")?.into_tensor())) } else { None };
+    s.all()?;
+    if ctx.rank() != 1 {
+        let refused = s.store.finish("x", &s.cpu);
+        check!(matches!(refused, Err(Error::OverFinished { fetched: 2, finished: 0, .. })), "{refused:?}");
+    }
+    if ctx.rank() == 0 {
+        check_eq!(s.not_consumed("x")?.seen, 0);
+    }
+    s.all()?;
+    if let Some((guard, by_name)) = kept {
+        check_eq!(by_name.to_vec::<f32>()?, values(0, 0));
+        s.store.finish("x", &s.cpu)?;
+        guard.finish()?;
+    }
+    if ctx.rank() == 0 {
+        s.wait_consumed("x")?;
     }
     s.end()
 }
