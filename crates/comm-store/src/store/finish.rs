@@ -115,6 +115,7 @@ impl Inner {
     }
 
     pub(super) fn wait_consumed(&self, text: &str, deadline: Deadline) -> Result<()> {
+        let _turn = self.no_reset(WAIT)?;
         let entry = self.own(text, deadline)?;
         point!("store.wait");
         let through = |word: u64| readers::are_through(word, entry.readers).then_some(());
@@ -130,6 +131,7 @@ impl Inner {
     }
 
     pub(super) async fn wait_consumed_task(self: Arc<Self>, text: String, deadline: Deadline) -> Result<()> {
+        let _turn = self.no_reset(WAIT)?;
         let entry = self.own(&text, deadline)?;
         let readers = entry.readers;
         let through = move |word| readers::are_through(word, readers);

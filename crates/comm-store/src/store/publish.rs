@@ -26,6 +26,7 @@ impl Inner {
     ) -> Result<()> {
         let key = self.key(PUBLISH, text)?;
         self.member().check(PUBLISH)?;
+        let _turn = self.no_reset(PUBLISH)?;
         let most = || Error::invalid(PUBLISH, format!("{readers} readers: that is more than there can be"));
         let readers = u32::try_from(readers).map_err(|_| most())?;
         tensor.device().expect(stream.device(), PUBLISH)?;

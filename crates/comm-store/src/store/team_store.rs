@@ -22,6 +22,7 @@ use super::held::Held;
 use super::log::{self, Log, Shelf};
 use super::record::{self, Published, Record};
 use super::stats::{Counters, Stats};
+use super::turn::{Taken, Turn};
 use super::{Awaitable, Kind, TensorStore, check_key};
 use crate::directory::chain;
 use crate::directory::readers::Counts;
@@ -57,6 +58,7 @@ pub(super) struct Inner {
     pub(super) round: RwLock<u64>,
     /// How many reads of this rank have a tensor and are not finished, by record.
     pub(super) reading: Mutex<HashMap<u64, usize>>,
+    pub(super) turn: Turn,
     pub(super) counters: Counters,
 }
 
@@ -110,6 +112,7 @@ impl TeamStore {
             log: Log::default(),
             round: RwLock::default(),
             reading: Mutex::default(),
+            turn: Turn::default(),
             counters: Counters::default(),
         };
         Ok(TeamStore { inner: Arc::new(inner) })
@@ -246,7 +249,19 @@ impl Inner {
         if *now == entry.round { Ok(now) } else { Err(was_reset(op)) }
     }
 
+    /// Before this rank publishes or waits for readers.
+    pub(super) fn no_reset(&self, op: &'static str) -> Result<Taken<'_>> {
+        self.turn.share().ok_or_else(|| was_reset(op))
+    }
+
     pub(super) fn reset(&self, deadline: Deadline) -> Result<()> {
+        if is_forked() {
+            return Err(Error::Forked);
+        }
+        let _alone = self.turn.alone().ok_or_else(|| Error::ConcurrentUse {
+            op: RESET.to_owned(),
+            inside: "TensorStore::publish, wait_consumed, or reset".to_owned(),
+        })?;
         let mut forgotten = HashMap::new();
         let done = self.window.reset_by(RESET, deadline, || {
             let mut round = self.round.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,12 @@
 //! A reset: all come, all forget, all go on.
 
+use std::fmt::Debug;
+use std::task::{Context, Waker};
+
 use comm_core::Error;
 use comm_core::team::BOARD_BYTES;
 use comm_store::store::{self, Kind};
-use comm_testkit::{RankCtx, RankResult, block_on, check, check_eq, now_ns};
+use comm_testkit::{RankCtx, RankResult, block_on, check, check_eq, done, now_ns};
 
 use super::{Run, Scene, tensor, values, waits};
 use crate::support::{Any, eventually};
@@ -16,6 +19,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("reset/-/-/guards-from-before", guards_from_before),
     ("reset/-/-/unread-values", unread_values),
     ("reset/-/-/another-store", another_store),
+    ("reset/-/-/in-its-turn", in_its_turn),
 ];
 
 fn keys_again(ctx: &RankCtx, kind: Kind) -> RankResult {
@@ -204,4 +208,52 @@ fn another_store(ctx: &RankCtx, kind: Kind) -> RankResult {
     check_eq!(s.read("x")?, values(0, 1));
     check_eq!(other.fetch("x", &s.cpu, s.by)?.to_vec::<f32>()?, values(0, 2));
     s.end()
+}
+
+/// A reset takes records away under whoever publishes or waits for readers on the same rank: the second one is refused.
+fn in_its_turn(ctx: &RankCtx, kind: Kind) -> RankResult {
+    let s = Scene::new(ctx, kind)?;
+    let (refused, in_reset) = (0, 1);
+    if ctx.rank() > 0 {
+        s.script.pass(refused)?;
+        if ctx.rank() == 1 {
+            check_eq!(s.read("x")?, values(0, 0));
+        }
+        s.script.pass(in_reset)?;
+        s.store.reset(s.by)?;
+        return s.end();
+    }
+    s.publish("x", &s.in_arena(&values(0, 0))?, 1)?;
+    std::thread::scope(|scope| -> Any<()> {
+        let waiting = scope.spawn(|| s.wait_consumed("x"));
+        eventually("a thread waits", || waits(&s.team, 0, "readers of key \"x\""))?;
+        concurrent(s.store.reset(s.by), "wait_consumed")?;
+        s.script.open(refused)?;
+        Ok(waiting.join().map_err(|_| "a thread panicked")??)
+    })?;
+    s.publish("y", &s.in_arena(&values(0, 0))?, 1)?;
+    let mut task = s.store.wait_consumed_async("y", s.by);
+    check!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    concurrent(s.store.reset(s.by), "wait_consumed")?;
+    drop(task);
+    std::thread::scope(|scope| -> Any<()> {
+        let resetting = scope.spawn(|| s.store.reset(s.by));
+        eventually("a thread resets", || s.team.snapshot().ranks[0].inside)?;
+        concurrent(s.publish("z", &tensor(&[1.0])?, 0), "reset")?;
+        concurrent(s.wait_consumed("y"), "reset")?;
+        concurrent(block_on(s.store.wait_consumed_async("y", s.by)), "reset")?;
+        concurrent(s.store.reset(s.by), "reset")?;
+        s.script.open(in_reset)?;
+        Ok(resetting.join().map_err(|_| "a thread panicked")??)
+    })?;
+    check_eq!(s.store.stats().published, 2);
+    s.end()
+}
+
+fn concurrent<T: Debug>(outcome: Result<T, Error>, with: &str) -> RankResult {
+    match outcome {
+        Err(Error::ConcurrentUse { inside, .. }) => check!(inside.contains(with), "{inside}"),
+        other => return Err(format!("it was to be refused: {other:?}").into()),
+    }
+    done()
 }
