@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use super::HostFn;
 use crate::Deadline;
 use crate::error::Result;
 
@@ -24,6 +25,15 @@ pub trait EventDriver: Any + Send + Sync + fmt::Debug {
     /// [`Error::Timeout`](crate::Error::Timeout) at the deadline, unless the event is complete by then; the
     /// device's own failure.
     fn synchronize(&self, deadline: Deadline) -> Result<()>;
+
+    /// Has a function run or dropped, by whichever thread, when the event is complete or will not be; at once if it is so already.
+    /// Never waits. What holds it up costs who waits for the event as a task, and nobody else.
+    ///
+    /// # Errors
+    /// The function, of a driver that cannot do that.
+    fn then(&self, f: HostFn) -> std::result::Result<(), HostFn> {
+        Err(f)
+    }
 }
 
 /// A place in a stream: complete once everything that was queued before it is done.
@@ -89,6 +99,14 @@ impl Event {
     /// [`Error::Timeout`](crate::Error::Timeout) at the deadline; the device's own failure.
     pub fn synchronize(&self, deadline: impl Into<Deadline>) -> Result<()> {
         self.0.synchronize(deadline.into())
+    }
+
+    /// Has a function run or dropped when the event is complete or will not be; see [`EventDriver::then`].
+    ///
+    /// # Errors
+    /// The function, if the driver cannot do that.
+    pub fn then(&self, f: HostFn) -> std::result::Result<(), HostFn> {
+        self.0.then(f)
     }
 
     /// The driver, if it is of type `D`: how a stream recognises the events of its own kind, which it can

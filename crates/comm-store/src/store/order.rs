@@ -11,7 +11,8 @@ use comm_core::{Deadline, Error, Result};
 use super::team_store::Inner;
 
 impl Inner {
-    /// As [`order`], without holding up a thread: `by` is the stream of the event.
+    /// As [`order`], without holding up a thread: `by` is the stream of the event. Of a driver whose events do not tell, the task
+    /// waits for all that `by` has queued until now.
     pub(super) async fn order_task(
         &self,
         what: &str,
@@ -28,14 +29,16 @@ impl Inner {
         }
         let passed = Arc::new(Cell::default());
         let sets = SetsWhenDropped(passed.clone(), self.member().clone());
-        by.then(move || drop(sets))?;
+        if let Err(tell) = event.then(Box::new(move || drop(sets))) {
+            by.then(tell)?;
+        }
         self.member().wait_task(what, Passed(passed), None, 1, |now| now == 1, deadline).await?;
         // It is complete, or says what has become of the stream.
         event.synchronize(deadline).map_err(|error| waiting_for(what, error))
     }
 }
 
-/// Sets a cell when it goes: when a stream has come to it, or, being broken, drops what it will not come to.
+/// Sets a cell when it goes: when an event is complete, or, its stream being broken, will not be.
 struct SetsWhenDropped(Arc<Cell>, Arc<Member>);
 
 impl Drop for SetsWhenDropped {

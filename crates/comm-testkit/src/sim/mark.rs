@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use comm_core::device::EventDriver;
+use comm_core::device::{EventDriver, HostFn};
 use comm_core::error::At;
 use comm_core::{Deadline, Error, Result};
 
@@ -24,11 +24,13 @@ enum State {
 pub(super) struct Mark {
     name: Arc<str>,
     inner: Arc<(Mutex<State>, Condvar)>,
+    /// What is told when it is no longer ahead.
+    told: Arc<Mutex<Vec<HostFn>>>,
 }
 
 impl Mark {
     pub fn new(name: impl Into<Arc<str>>) -> Mark {
-        Mark { name: name.into(), inner: Arc::default() }
+        Mark { name: name.into(), inner: Arc::default(), told: Arc::default() }
     }
 
     pub fn reach(&self) {
@@ -41,11 +43,20 @@ impl Mark {
 
     fn set(&self, state: State) {
         let (mutex, changed) = &*self.inner;
-        let mut now = lock(mutex);
-        if matches!(*now, State::Ahead) {
-            *now = state;
-            changed.notify_all();
+        {
+            let mut now = lock(mutex);
+            if matches!(*now, State::Ahead) {
+                *now = state;
+                changed.notify_all();
+            }
         }
+        self.tell();
+    }
+
+    /// Runs what is to be told, without a lock.
+    fn tell(&self) {
+        let told = std::mem::take(&mut *lock(&self.told));
+        told.into_iter().for_each(|f| f());
     }
 
     pub fn is_reached(&self) -> Result<bool> {
@@ -94,5 +105,14 @@ impl EventDriver for Mark {
 
     fn synchronize(&self, deadline: Deadline) -> Result<()> {
         self.wait(deadline)
+    }
+
+    fn then(&self, f: HostFn) -> std::result::Result<(), HostFn> {
+        lock(&self.told).push(f);
+        // Whoever has set it before this was pushed has not told it.
+        if !matches!(*lock(&self.inner.0), State::Ahead) {
+            self.tell();
+        }
+        Ok(())
     }
 }

@@ -15,6 +15,7 @@ pub const CASES: &[(&str, Run)] = &[
     ("streams/-/-/task-behind-device", task_behind_device),
     ("streams/-/-/task-of-a-producer", task_of_a_producer),
     ("streams/-/-/task-and-failure", task_and_failure),
+    ("streams/-/-/task-before-what-follows", task_before_what_follows),
 ];
 
 /// A fetch for the host of what a device has not written: the thread goes on; given up, it has not fetched.
@@ -119,6 +120,53 @@ fn task_and_failure(ctx: &RankCtx, kind: Kind) -> RankResult {
         check!(error.to_string().contains("the device has failed"), "{error}");
         let refused = s.store.finish("x", &s.cpu);
         check!(matches!(refused, Err(Error::OverFinished { fetched: 0, .. })), "{refused:?}");
+    }
+    s.end()
+}
+
+/// A task waits for the value and for the reads, and not for what their streams have queued behind them.
+fn task_before_what_follows(ctx: &RankCtx, kind: Kind) -> RankResult {
+    let s = Scene::new(ctx, kind)?;
+    let (published, fetched, finished, through) = (0, 1, 2, 3);
+    let mut context = Context::from_waker(Waker::noop());
+    if ctx.rank() == 0 {
+        let (producer, memory) = (SimStream::new(0), Memory::new());
+        let before = producer.gate()?;
+        producer.write(&memory.buffer, 0, &NEW)?;
+        s.store.publish("x", &memory.tensor(0)?, producer.stream(), 1, None)?;
+        let behind = producer.gate()?;
+        s.script.open(published)?;
+        s.script.pass(fetched)?;
+        drop(before);
+        s.wait_consumed("x")?;
+        drop(behind);
+        s.publish("y", &s.in_arena(&[7.0])?, 1)?;
+        s.script.pass(finished)?;
+        let mut wait = s.store.wait_consumed_async("y", s.by);
+        check!(wait.as_mut().poll(&mut context).is_pending());
+        s.script.open(through)?;
+        block_on(wait)?;
+        s.script.open(through + 1)?;
+    }
+    if ctx.rank() == 1 {
+        s.script.pass(published)?;
+        let mut fetch = s.store.fetch_async("x", &s.cpu, s.by);
+        check!(fetch.as_mut().poll(&mut context).is_pending());
+        s.script.open(fetched)?;
+        let read = block_on(fetch)?;
+        check_eq!(look(&read), NEW);
+        drop(read);
+        let reader = SimStream::new(0);
+        let read = s.store.fetch("y", reader.stream(), s.by)?;
+        let before = reader.gate()?;
+        read.finish()?;
+        let behind = reader.gate()?;
+        s.script.open(finished)?;
+        s.script.pass(through)?;
+        drop(before);
+        s.script.pass(through + 1)?;
+        drop(behind);
+        reader.stream().synchronize(s.by)?;
     }
     s.end()
 }
