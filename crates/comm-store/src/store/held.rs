@@ -9,6 +9,8 @@ use super::loan::Loan;
 
 /// A published tensor, in the process of the rank that published it.
 pub(super) struct Held {
+    /// In which it was published: the reset that ends it lets go of this.
+    pub(super) round: u64,
     pub(super) tensor: Tensor,
     /// Behind what the producer had queued when it published.
     pub(super) written: Event,

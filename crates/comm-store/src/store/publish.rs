@@ -49,7 +49,7 @@ impl Inner {
         let counts = record.counts()?;
         counts.set_tag(record.link as u32);
         counts.set(0, self.member().bell());
-        let held = Held { tensor, written, stream, reads: Vec::new(), loan };
+        let held = Held { round: *round, tensor, written, stream, reads: Vec::new(), loan };
         self.held(self.rank())?.insert(record.link, held);
         self.note_used(key.home)?;
         point!("store.publish");

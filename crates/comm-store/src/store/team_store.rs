@@ -262,8 +262,7 @@ impl Inner {
             op: RESET.to_owned(),
             inside: "TensorStore::publish, wait_consumed, or reset".to_owned(),
         })?;
-        let mut forgotten = HashMap::new();
-        let done = self.window.reset_by(RESET, deadline, || {
+        self.window.reset_by(RESET, deadline, || {
             let mut round = self.round.write().unwrap_or_else(PoisonError::into_inner);
             *round += 1;
             for (i, used) in self.window.words(self.rank(), USED_AT, USED_WORDS)?.iter().enumerate() {
@@ -276,17 +275,18 @@ impl Inner {
             }
             self.log.rewind();
             self.reading().clear();
-            forgotten = std::mem::take(&mut *self.held(self.rank())?);
             point!("store.reset");
             Ok(())
-        });
-        if done.is_err() {
-            // The team is over, and a rank that has not come so far may still find what was published.
-            self.held(self.rank())?.extend(forgotten);
-            return done;
-        }
-        let behind = forgotten.values().try_for_each(Held::go_behind_readers);
-        forgotten.into_values().for_each(|held| held.release(self.member()));
+        })?;
+        // Only now have all forgotten: until then a rank may take what it has found, or note how far it has read it. If not
+        // all have come, the team is over, and what was published stays to be found.
+        let round = *self.round.read().unwrap_or_else(PoisonError::into_inner);
+        let forgotten: Vec<Held> = {
+            let mut held = self.held(self.rank())?;
+            held.extract_if(|_, held| held.round < round).map(|(_, held)| held).collect()
+        };
+        let behind = forgotten.iter().try_for_each(Held::go_behind_readers);
+        forgotten.into_iter().for_each(|held| held.release(self.member()));
         behind
     }
 }

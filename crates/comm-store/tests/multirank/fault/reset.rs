@@ -15,10 +15,11 @@ use super::store::BACKEND;
 use super::{SOON, SUITE};
 use crate::support::{Any, eventually, team};
 
-pub const PROGRAMS: &[Program] = &[HALF, OVERTAKEN];
+pub const PROGRAMS: &[Program] = &[HALF, OVERTAKEN, MET];
 
 const HALF: Program = Program { name: "store-half-reset", run: half_reset };
 const OVERTAKEN: Program = Program { name: "store-overtaken", run: overtaken };
+const MET: Program = Program { name: "store-met", run: met };
 
 /// Rank 0 publishes, and 1 and 2 do what the case is about.
 const PRODUCER: usize = 0;
@@ -33,6 +34,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         of("half-done", half_done).layouts(&[Layout::Processes]),
         of("overtakes-a-fetch", overtakes).layouts(&[Layout::Processes, Layout::Threads]),
+        of("meets-a-fetch", meets).layouts(&[Layout::Processes, Layout::Mixed, Layout::Threads]),
     ]
 }
 
@@ -96,6 +98,60 @@ fn overtakes(ctx: &LauncherCtx) -> RankResult {
     for report in running.wait(SOON) {
         check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
     }
+    done()
+}
+
+/// As before, but the reader's own rank has not forgotten yet, and only the producer has: what has been found is still there,
+/// and the fetch gets it.
+fn meets(ctx: &LauncherCtx) -> RankResult {
+    let running = ctx
+        .launch(MET.name)
+        .fault(Fault::at("store.found").rank(READER).hold("found"))
+        .fault(Fault::at("window.wipe").rank(READER).hold("wipe"))
+        .fault(Fault::at("store.reset").rank(PRODUCER).hold("forgotten"))
+        .limit(SOON)
+        .spawn()?;
+    running.wait_held(READER, "found", SOON)?;
+    running.go("reset")?;
+    running.wait_held(READER, "wipe", SOON)?;
+    running.wait_held(PRODUCER, "forgotten", SOON)?;
+    running.go("found")?;
+    running.wait_note(READER, "finished", SOON)?;
+    running.go("wipe")?;
+    running.go("forgotten")?;
+    for report in running.wait(SOON) {
+        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
+    }
+    done()
+}
+
+fn met(ctx: &RankCtx) -> RankResult {
+    let team = team(ctx, "t")?;
+    let (cpu, store) = (Stream::cpu(), store::open(&team, OP)?);
+    if ctx.rank() == PRODUCER {
+        let t = Tensor::from_slice(&[5000], &[7_i64; 5000])?.contiguous_in(team.hub().tensors())?;
+        store.publish("x", &t, &cpu, 1, None)?;
+    }
+    std::thread::scope(|scope| -> Any<()> {
+        let fetching = (ctx.rank() == READER).then(|| {
+            scope.spawn(|| -> Any<()> {
+                set_rank(Some(READER));
+                let outcome = store.fetch("x", &cpu, OP.into()).and_then(|read| {
+                    let values = read.to_vec::<i64>()?;
+                    read.finish()?;
+                    Ok(values)
+                });
+                ctx.note("finished");
+                check!(outcome? == [7; 5000]);
+                Ok(())
+            })
+        });
+        ctx.await_go("reset")?;
+        store.reset(OP.into())?;
+        fetching.map_or(Ok(()), |fetching| fetching.join().map_err(|_| "a thread panicked")?)
+    })?;
+    check!(matches!(store.finish("x", &cpu), Err(Error::UnknownKey { .. })), "it is forgotten");
+    team.barrier(OP)?;
     done()
 }
 
