@@ -25,23 +25,25 @@ pub(super) struct Taken {
 }
 
 impl Inner {
-    /// Begins a read of a key, if it hangs on the chain that begins at `head` and there is one left.
+    /// Begins a read of a key, if it is published and there is one left; else gives the head of the chain on which it will hang.
+    ///
+    /// The head is read in the round in which the chain is looked at: where that of an earlier one leads, others write by now.
     pub(super) fn begin_read(
         &self,
         key: &Key<'_>,
-        head: u64,
         deadline: Deadline,
-    ) -> Result<Option<Begun<'_>>> {
+    ) -> Result<std::result::Result<Begun<'_>, u64>> {
         let begun = {
             let round = self.round.read().unwrap_or_else(PoisonError::into_inner);
-            let Some(record) = self.find(key, head, deadline)? else { return Ok(None) };
+            let head = self.window.cell(key.home.0, key.home.1)?.load();
+            let Some(record) = self.find(key, head, *round, deadline)? else { return Ok(Err(head)) };
             let published = record.read()?;
             readers::enter(record.counts()?, published.readers)
                 .map_err(|counts| over_finished(FETCH, key.text, published.readers, counts))?;
             Begun { store: self, entry: Entry::new(record, &published, *round), published, open: true }
         };
         point!("store.found");
-        Ok(Some(begun))
+        Ok(Ok(begun))
     }
 
     /// A read that has been begun, and its tensor, as a guard.
@@ -67,18 +69,20 @@ impl Inner {
         let head = self.window.cell(key.home.0, key.home.1)?;
         let what = format!("key {text:?} to be published");
         loop {
-            let seen = head.load();
-            if let Some(begun) = self.begin_read(&key, seen, deadline)? {
-                let taken = self.take(&begun, deadline).and_then(|taken| {
-                    order(stream, &taken.written, deadline)?;
-                    match to {
-                        Some(device) => self.brought_here(taken.tensor, stream, device, deadline),
-                        None => Ok(taken.tensor),
-                    }
-                });
-                let tensor = taken.map_err(|error| waiting_for(&written(text), error))?;
-                return Ok(self.guard(&key, begun.go_on(), stream, tensor));
-            }
+            let seen = match self.begin_read(&key, deadline)? {
+                Ok(begun) => {
+                    let taken = self.take(&begun, deadline).and_then(|taken| {
+                        order(stream, &taken.written, deadline)?;
+                        match to {
+                            Some(device) => self.brought_here(taken.tensor, stream, device, deadline),
+                            None => Ok(taken.tensor),
+                        }
+                    });
+                    let tensor = taken.map_err(|error| waiting_for(&written(text), error))?;
+                    return Ok(self.guard(&key, begun.go_on(), stream, tensor));
+                }
+                Err(seen) => seen,
+            };
             let another = |now: u64| (now != seen).then_some(());
             let waited = self.member().wait(&what, head, None, 1, another, deadline);
             waited.map_err(|error| counting(error, |_| 0))?;
@@ -94,12 +98,14 @@ impl Inner {
         let key = self.key(FETCH, &text)?;
         let what = format!("key {text:?} to be published");
         loop {
-            let seen = self.window.cell(key.home.0, key.home.1)?.load();
-            if let Some(begun) = self.begin_read(&key, seen, deadline)? {
-                let Taken { tensor, written: event, by } = self.take(&begun, deadline)?;
-                self.order_task(&written(&text), &stream, &by, &event, deadline).await?;
-                return Ok(self.guard(&key, begun.go_on(), &stream, tensor));
-            }
+            let seen = match self.begin_read(&key, deadline)? {
+                Ok(begun) => {
+                    let Taken { tensor, written: event, by } = self.take(&begun, deadline)?;
+                    self.order_task(&written(&text), &stream, &by, &event, deadline).await?;
+                    return Ok(self.guard(&key, begun.go_on(), &stream, tensor));
+                }
+                Err(seen) => seen,
+            };
             let head = self.window.task_cell(key.home.0, key.home.1)?;
             let waited =
                 self.member().wait_task(&what, head, None, 1, move |now| now != seen, deadline).await;

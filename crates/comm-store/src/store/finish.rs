@@ -69,7 +69,7 @@ impl Inner {
         let key = self.key(FINISH, text)?;
         let entry = {
             let round = self.round.read().unwrap_or_else(PoisonError::into_inner);
-            let record = self.known(FINISH, &key, Deadline::default())?;
+            let record = self.known(FINISH, &key, *round, Deadline::default())?;
             let published = record.read()?;
             Entry::new(record, &published, *round)
         };
@@ -80,7 +80,7 @@ impl Inner {
     fn own(&self, text: &str, deadline: Deadline) -> Result<Entry> {
         let key = self.key(WAIT, text)?;
         let round = self.round.read().unwrap_or_else(PoisonError::into_inner);
-        let record = self.known(WAIT, &key, deadline)?;
+        let record = self.known(WAIT, &key, *round, deadline)?;
         let published = record.read()?;
         let entry = Entry::new(record, &published, *round);
         if entry.rank() != self.rank() {

@@ -48,6 +48,11 @@ fn place_of(link: u64) -> Option<(usize, usize, u64)> {
     (chunk < CHUNKS).then(|| (rank, chunk, line * ALIGN))
 }
 
+/// How many rounds before this one a link was made.
+pub(super) fn age(link: u64, round: u64) -> u64 {
+    round.wrapping_sub(link >> LINE_BITS) & ((1 << ROUND_BITS) - 1)
+}
+
 /// The rank whose log a record lies in: who published it.
 pub(super) fn rank_of(link: u64) -> usize {
     (link >> 56) as usize
@@ -188,6 +193,7 @@ mod tests {
                 assert_eq!(place_of(link), Some(place));
                 assert_eq!(rank_of(link), rank);
             }
+            assert_eq!(links.map(|link| age(link, 1)), [1, 0, 2]);
             assert!(links[0] != links[1] && links[1] != links[2], "a place of another round is another link");
             assert_eq!(link_of(rank, chunk, 1 << ROUND_BITS, offset), links[0], "rounds wrap");
         }

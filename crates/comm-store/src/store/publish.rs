@@ -34,7 +34,7 @@ impl Inner {
         // Before anything is copied; whether it still holds is settled when the record is hung up.
         let head = self.window.cell(key.home.0, key.home.1)?;
         let known = head.load();
-        if let Some(there) = self.find(&key, known, Deadline::default())? {
+        if let Some(there) = self.find(&key, known, *round, Deadline::default())? {
             return Err(duplicate(text, there.link));
         }
         let (tensor, stream) = self.brought_to(to, tensor, stream)?;
@@ -53,7 +53,7 @@ impl Inner {
         self.held(self.rank())?.insert(record.link, held);
         self.note_used(key.home)?;
         point!("store.publish");
-        let mut walk = Walk::default();
+        let mut walk = Walk::in_round(*round);
         let hung = chain::push(
             (head, known),
             record.link,

@@ -140,14 +140,18 @@ impl Entry {
 
 /// A way along a chain, which somebody may have bent into a circle: it looks out for the record that it came to as its first,
 /// second, fourth, eighth and so on (R. P. Brent, BIT 20, 1980).
-#[derive(Default)]
 pub(super) struct Walk {
-    pub(super) length: usize,
-    pub(super) mark: u64,
-    pub(super) found: Option<Record>,
+    round: u64,
+    length: usize,
+    mark: u64,
+    found: Option<Record>,
 }
 
 impl Walk {
+    pub(super) fn in_round(round: u64) -> Walk {
+        Walk { round, length: 0, mark: 0, found: None }
+    }
+
     pub(super) fn step(&mut self, link: u64) -> Result<()> {
         if link == self.mark || self.length == LONGEST_CHAIN {
             return Err(Error::bad_peer("a chain of the store goes round in a circle"));
@@ -191,9 +195,15 @@ impl Inner {
         Ok(Key { text, hash, home })
     }
 
-    /// The record of a key on the chain that begins at `head`.
-    pub(super) fn find(&self, key: &Key<'_>, head: u64, deadline: Deadline) -> Result<Option<Record>> {
-        let mut walk = Walk::default();
+    /// The record of a key on the chain that begins at `head`, published in this round.
+    pub(super) fn find(
+        &self,
+        key: &Key<'_>,
+        head: u64,
+        round: u64,
+        deadline: Deadline,
+    ) -> Result<Option<Record>> {
+        let mut walk = Walk::in_round(round);
         chain::find(head, 0, |link| self.look(key, link, &mut walk, deadline))?;
         Ok(walk.found)
     }
@@ -206,6 +216,16 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<chain::Step> {
         walk.step(link)?;
+        match log::age(link, walk.round) {
+            0 => {}
+            // This rank has forgotten, and the chain's not yet: nothing is there any more.
+            1 => return Ok(chain::Step::Behind(0)),
+            _ => {
+                return Err(Error::bad_peer(format!(
+                    "a chain of the store leads to another round, by {link:#x}"
+                )));
+            }
+        }
         let record = self.shelf.record(&self.window, link, deadline)?;
         let step = record.look(key.hash, key.text)?;
         if matches!(step, chain::Step::Found) {
@@ -215,9 +235,15 @@ impl Inner {
     }
 
     /// The record of a key that must be there.
-    pub(super) fn known(&self, op: &'static str, key: &Key<'_>, deadline: Deadline) -> Result<Record> {
+    pub(super) fn known(
+        &self,
+        op: &'static str,
+        key: &Key<'_>,
+        round: u64,
+        deadline: Deadline,
+    ) -> Result<Record> {
         let head = self.window.cell(key.home.0, key.home.1)?.load();
-        let found = self.find(key, head, deadline)?;
+        let found = self.find(key, head, round, deadline)?;
         found.ok_or_else(|| Error::UnknownKey { op, key: key.text.to_owned() })
     }
 

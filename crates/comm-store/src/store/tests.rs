@@ -53,7 +53,7 @@ fn neighbours(store: &TeamStore, count: usize) -> Vec<String> {
 
 fn record(store: &TeamStore, key: &str) -> Record {
     let key = store.inner.key("test", key).unwrap();
-    store.inner.known("test", &key, AMPLE.into()).unwrap()
+    store.inner.known("test", &key, *store.inner.round.read().unwrap(), AMPLE.into()).unwrap()
 }
 
 fn scribble(store: &TeamStore, key: &str, word: usize, value: u64) {
@@ -104,8 +104,7 @@ fn a_read_that_a_reset_overtakes_is_told_so() {
     publish(&store, "x", 1, 1);
     let inner = &store.inner;
     let key = inner.key("test", "x").unwrap();
-    let head = || inner.window.cell(key.home.0, key.home.1).unwrap().load();
-    let read = inner.begin_read(&key, head(), AMPLE.into()).unwrap().unwrap();
+    let Ok(read) = inner.begin_read(&key, AMPLE.into()).unwrap() else { panic!("it is there") };
     store.reset(AMPLE.into()).unwrap();
     publish(&store, "y", 2, 1);
     let taken = inner.take(&read, AMPLE.into());
@@ -117,11 +116,11 @@ fn a_read_that_a_reset_overtakes_is_told_so() {
 
 #[test]
 fn a_walk_tells_circles_from_chains() {
-    let (mut walk, longest) = (Walk::default(), 100_000);
+    let (mut walk, longest) = (Walk::in_round(0), 100_000);
     assert!((1..=longest).all(|link| walk.step(link).is_ok()));
     for tail in [0_u64, 1, 2, 5, 64, 1000] {
         for circle in [1, 2, 3, 7, 64, 999] {
-            let mut walk = Walk::default();
+            let mut walk = Walk::in_round(0);
             let links = (0..).map(|i| if i < tail { i } else { tail + (i - tail) % circle });
             let steps = links.take_while(|&link| walk.step(link + 1).is_ok()).count() as u64;
             assert!(
@@ -143,7 +142,8 @@ fn chains_that_somebody_has_bent() {
     let lines = (64 << 10) / record::ALIGN;
     let circles = [first, second];
     let nowhere = [
-        u64::MAX,
+        // Of no round that there has been.
+        u64::MAX ^ 1 << 40,
         1 << 63,
         3 << 56 | 1,
         first | 99 << 48,

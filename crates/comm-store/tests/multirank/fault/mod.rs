@@ -5,10 +5,10 @@ use std::time::Duration;
 use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, LauncherCtx, Program};
 
-mod half_read;
 mod handover;
 mod kill;
 mod program;
+mod reads;
 mod reset;
 mod stop;
 mod store;
@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 pub fn programs() -> Vec<Program> {
     let own = [window::LOOP, window::WAITS, stop::PROGRAM, store::LOOP, store::WAITS, handover::PROGRAM];
-    [&own[..], reset::PROGRAMS, half_read::PROGRAMS].concat()
+    [&own[..], reset::PROGRAMS, reads::PROGRAMS].concat()
 }
 
 /// Random numbers of a case: others for each point and layout.
@@ -31,5 +31,5 @@ fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [kill::cases(), stop::cases(), handover::cases(), reset::cases(), half_read::cases()].concat()
+    [kill::cases(), stop::cases(), handover::cases(), reset::cases(), reads::cases()].concat()
 }

@@ -21,6 +21,7 @@ mod keys;
 mod lifetime;
 mod limits;
 mod opening;
+mod over_resets;
 mod reset;
 mod size;
 mod streams;
@@ -45,6 +46,7 @@ const CONFORMANCE: &[&[(&str, Run)]] = &[
     opening::CASES,
     tensors::CASES,
     lifetime::CASES,
+    over_resets::CASES,
 ];
 
 fn conformance() -> impl Iterator<Item = (&'static str, Run)> {
