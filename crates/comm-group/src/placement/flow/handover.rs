@@ -6,7 +6,7 @@ use comm_core::error::At;
 use comm_core::shm::Arena;
 use comm_core::tensor::{DType, Tensor};
 use comm_core::{Deadline, Error, Result};
-use comm_store::store::Fetched;
+use comm_store::store::{Fetched, MAX_KEY_BYTES};
 
 use super::Participant;
 
@@ -51,10 +51,22 @@ impl<'a> Handover<'a> {
     /// what was given has been read. In another order, who gives to itself, or two who give to each other, would wait for what
     /// they do only afterwards.
     pub(super) fn run<T>(&self, given: &[(u64, Tensor)], get: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        self.check_name()?;
         given.iter().try_for_each(|(id, tensor)| self.publish(*id, tensor))?;
         let got = get(self)?;
         given.iter().try_for_each(|(id, _)| self.wait(*id))?;
         Ok(got)
+    }
+
+    /// Whether the name leaves room for every id: else some keys of a flow were published before another is refused, and one
+    /// device were refused what another one is not.
+    fn check_name(&self) -> Result<()> {
+        let beside = self.key(u64::MAX).len() - self.name.len();
+        let (bytes, most) = (self.name.len(), MAX_KEY_BYTES - beside);
+        if bytes > most {
+            return Err(Error::invalid(self.flow, format!("a name of {bytes} bytes: it has at most {most}")));
+        }
+        Ok(())
     }
 
     /// Publishes a tensor for one reader.

@@ -3,11 +3,12 @@
 use std::fmt::Debug;
 use std::time::Instant;
 
-use comm_core::Error;
+use comm_core::{Deadline, Error};
 use comm_core::tensor::{DType, Tensor, TensorBuf};
 use comm_group::ReduceOp;
 use comm_group::placement::flow::Participant;
 use comm_group::placement::{DeviceMesh, Placement, TensorSpec};
+use comm_store::store;
 use comm_testkit::{Case, RankCtx, RankResult, check, check_eq, done};
 
 use super::{SHORT, Scene, both, mesh_of, spec};
@@ -21,6 +22,7 @@ pub fn cases() -> Vec<Case> {
         both("flow/-/any/mismatch", mismatch),
         both("flow/-/any/refused", refused),
         both("flow/-/i32/one-id-twice", one_id_twice),
+        both("flow/-/i32/long-names", long_names),
     ]
     .concat()
 }
@@ -212,6 +214,38 @@ fn refused(ctx: &RankCtx, scene: &Scene) -> RankResult {
     // Contributions that are there can be reduced.
     let sum = me.gather("y", &premul, Some(&wrong[1]), id_of(0), by)?;
     check_eq!(sum.map(|sum| sum.to_vec::<f32>()).transpose()?, (rank == 0).then(|| vec![2.0 * n as f32]));
+    done()
+}
+
+/// A name that is too long is so on every device, however few digits its id has, and before anything is published.
+fn long_names(ctx: &RankCtx, scene: &Scene) -> RankResult {
+    let (by, rank, n) = (ctx.deadline(), ctx.rank(), ctx.world());
+    // Ids of one digit, and one of twenty.
+    let ids: Vec<u64> = (0..n as u64 - 1).chain([u64::MAX]).collect();
+    let turned: Vec<u64> = ids.iter().copied().rev().collect();
+    let (mesh, turned) = (DeviceMesh::new(&[n], ids.clone())?, DeviceMesh::new(&[n], turned)?);
+    let me = Participant::new(&*scene.store, ids[rank]);
+    let source = spec(&[n], &mesh, &[Shard(0)])?;
+    let (mine, whole) = (one(rank)?, Tensor::from_slice(&[n], &vec![1i32; n])?);
+    let mut into = TensorBuf::zeros(&[1], DType::I32)?;
+    for flow in ["convert_mesh", "scatter", "gather", "copy"] {
+        let mut call = |name: &str, by: Deadline| -> Result<(), Error> {
+            match flow {
+                "convert_mesh" => me.convert_mesh(name, &source, &turned, Some(&mine), by).map(drop),
+                "scatter" => me.scatter(name, 0, &source, Some(&whole), by).map(drop),
+                "gather" => me.gather(name, &source, Some(&mine), 0, by).map(drop),
+                _ => me.copy(name, &source, &turned, Some(&mine), Some((&mut into).into()), by),
+            }
+        };
+        let most = store::MAX_KEY_BYTES - format!("/{flow}/{}", u64::MAX).len();
+        let before = scene.store.stats();
+        for more in [1, 19, 20, store::MAX_KEY_BYTES] {
+            invalid(call(&"n".repeat(most + more), SHORT.into()), "a name of")?;
+        }
+        check_eq!(scene.store.stats(), before, "{flow}");
+        scene.team.barrier(by)?;
+        call(&"n".repeat(most), by)?;
+    }
     done()
 }
 
