@@ -82,9 +82,14 @@ impl Participant<'_> {
         Handover::new(self, FLOW, name, deadline).run(&route.published(self.id, given), |flow| {
             let Some((giver, mut into)) = into else { return Ok(()) };
             if let Some(own) = given.filter(|_| giver == self.id) {
-                return Ok(into.copy_from(own)?);
+                return Ok(into.copy_from(&own.to_device(
+                    into.device(),
+                    &self.stream,
+                    flow.deadline(),
+                )?)?);
             }
-            let fetched = flow.fetch(giver)?;
+            // Where it is copied to, which need not be where this participant's work goes through.
+            let fetched = flow.fetch_to(giver, into.device())?;
             flow.check(giver, &fetched, into.shape(), into.dtype())?;
             into.copy_from(&fetched)?;
             flow.finish(giver, fetched)

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use comm_core::device::Device;
 use comm_core::error::At;
 use comm_core::shm::Arena;
 use comm_core::tensor::{DType, Tensor};
@@ -78,9 +79,14 @@ impl<'a> Handover<'a> {
 
     /// Fetches what is published under the id of a device, to this participant's.
     pub(super) fn fetch(&self, id: u64) -> Result<Fetched> {
+        self.fetch_to(id, self.me.stream.device())
+    }
+
+    /// As [`fetch`](Handover::fetch), to any device.
+    pub(super) fn fetch_to(&self, id: u64, device: Device) -> Result<Fetched> {
         let key = self.key(id);
         let Participant { store, stream, .. } = self.me;
-        let fetched = store.fetch_to_device(&key, stream, stream.device(), self.deadline);
+        let fetched = store.fetch_to_device(&key, stream, device, self.deadline);
         fetched.map_err(|error| self.placed(error, &key))
     }
 

@@ -16,10 +16,12 @@
 //! where it is. Each fetch is finished once, and when a giver comes back, all that it gave has been read.
 //!
 //! **Names.** The key of what device 3 gives in a scatter `w` is `w/scatter/3` (a scatter's are of who gets). So flows of
-//! different names do not meet, nor those of different kinds. A name is used once between two
-//! [resets](TensorStore::reset), or again after [`Error::InvalidArgument`](comm_core::Error::InvalidArgument),
-//! [`Unsupported`](comm_core::Error::Unsupported) or [`DeviceMismatch`](comm_core::Error::DeviceMismatch), before which
-//! nothing has been published.
+//! different names do not meet, nor those of different kinds. A name has at most so many bytes that its keys are
+//! [keys](comm_store::store::MAX_KEY_BYTES), whatever the ids. It is used once between two
+//! [resets](TensorStore::reset), or again by whoever has been refused, before anything was published, for what he calls with:
+//! after [`Error::InvalidArgument`](comm_core::Error::InvalidArgument), and after
+//! [`Unsupported`](comm_core::Error::Unsupported) or [`DeviceMismatch`](comm_core::Error::DeviceMismatch) unless these are
+//! about a tensor that has come from another device.
 //!
 //! **Copies.** In one process tensors are handed over, and parts of a whole are views of it. To other processes those of the
 //! arena of tensors go as they are, also as views, and others are copied into it once. What is gotten may then be memory of another
@@ -90,7 +92,7 @@ impl<'a> Participant<'a> {
 
     /// With another stream: what it has queued when a flow begins is what writes the tensors that are given, which are on its
     /// device; what is gotten comes to its device (see [`TensorStore::fetch_to_device`]), and may be used by what is queued in it
-    /// afterwards.
+    /// afterwards. What is [copied](Participant::copy) comes to where it is copied to instead, and is there.
     pub fn on(self, stream: &Stream) -> Participant<'a> {
         Participant { stream: stream.clone(), ..self }
     }

@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::time::Instant;
 
-use comm_core::{Deadline, Error};
 use comm_core::tensor::{DType, Tensor, TensorBuf};
+use comm_core::{Deadline, Error};
 use comm_group::ReduceOp;
 use comm_group::placement::flow::Participant;
 use comm_group::placement::{DeviceMesh, Placement, TensorSpec};

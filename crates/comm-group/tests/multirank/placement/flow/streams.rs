@@ -2,7 +2,7 @@
 
 use comm_core::Error;
 use comm_core::device::{Device, DeviceKind};
-use comm_core::tensor::{DType, Tensor};
+use comm_core::tensor::{DType, Tensor, TensorBuf};
 use comm_group::ReduceOp;
 use comm_group::placement::{Placement, TensorSpec};
 use comm_testkit::sim::SimStream;
@@ -17,6 +17,7 @@ pub fn cases() -> Vec<Case> {
         both("convert_mesh/-/i32/streams", convert),
         both("scatter/sum/f32/to-the-host", to_the_host),
         both("copy/-/i32/into-a-device", into_a_device),
+        both("copy/-/i32/into-the-host", into_the_host),
     ]
     .concat();
     cases.into_iter().map(|case| case.layouts(&[Layout::Threads])).collect()
@@ -100,5 +101,37 @@ fn into_a_device(ctx: &RankCtx, scene: &Scene) -> RankResult {
         check!(matches!(refused, Err(Error::DeviceMismatch { .. })), "{refused:?}");
     }
     check_eq!(scene.store.stats(), Default::default());
+    done()
+}
+
+/// Into memory of the host, by participants whose work goes through a device's stream: from the host, from a device whose
+/// giver brings it to the host or does not, and what a device has itself.
+fn into_the_host(ctx: &RankCtx, scene: &Scene) -> RankResult {
+    let (rank, by) = (ctx.rank(), ctx.deadline());
+    let stream = SimStream::new(0);
+    let pair = mesh_of(&[2], &[0, 1])?;
+    let turned = mesh_of(&[2], &[1, 0])?;
+    if rank > 1 {
+        return done();
+    }
+    let source = spec(&[4], &pair, &[Shard(0)])?;
+    let host = Tensor::from_slice(&[2], &[rank as i32, 7])?;
+    let device = host.to_device(Device::Sim(0), stream.stream(), by)?;
+    let on_device = scene.me().on(stream.stream());
+    let participants =
+        [(scene.me(), &host), (on_device.clone(), &device), (on_device.giving_to(DeviceKind::Cpu), &device)];
+    for (i, (me, local)) in participants.into_iter().enumerate() {
+        // One gives from the host, and gets by its device's stream.
+        let (me, local) =
+            if i == 0 && rank == 1 { (scene.me().on(stream.stream()), &device) } else { (me, local) };
+        let me = if i == 0 { me.giving_to(DeviceKind::Cpu) } else { me };
+        for (target, expected) in [(&turned, 1 - rank), (&pair, rank)] {
+            let mut into = TensorBuf::zeros(&[2], DType::I32)?;
+            let name = format!("{i} to {target}");
+            me.copy(&name, &source, target, Some(local), Some((&mut into).into()), by)
+                .map_err(|e| format!("{name}: {e}"))?;
+            check_eq!(into.as_slice::<i32>()?, [expected as i32, 7], "{name}");
+        }
+    }
     done()
 }
