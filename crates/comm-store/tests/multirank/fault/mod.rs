@@ -5,6 +5,7 @@ use std::time::Duration;
 use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, LauncherCtx, Program};
 
+mod forked;
 mod handover;
 mod kill;
 mod program;
@@ -20,7 +21,15 @@ const SUITE: &str = "fault";
 const SOON: Duration = Duration::from_secs(20);
 
 pub fn programs() -> Vec<Program> {
-    let own = [window::LOOP, window::WAITS, stop::PROGRAM, store::LOOP, store::WAITS, handover::PROGRAM];
+    let own = [
+        window::LOOP,
+        window::WAITS,
+        stop::PROGRAM,
+        store::LOOP,
+        store::WAITS,
+        handover::PROGRAM,
+        forked::PROGRAM,
+    ];
     [&own[..], reset::PROGRAMS, reads::PROGRAMS].concat()
 }
 
@@ -31,5 +40,5 @@ fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [kill::cases(), stop::cases(), handover::cases(), reset::cases(), reads::cases()].concat()
+    [kill::cases(), stop::cases(), handover::cases(), forked::cases(), reset::cases(), reads::cases()].concat()
 }
