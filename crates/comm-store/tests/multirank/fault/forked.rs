@@ -16,6 +16,7 @@ use comm_testkit::{
 };
 use serde_json::json;
 
+use super::program::nothing_is_left;
 use super::store::BACKEND;
 use super::{SOON, SUITE};
 use crate::support::{SHORT, gave_up, team};
@@ -76,23 +77,37 @@ fn forker(ctx: &RankCtx) -> RankResult {
         let InHand { guard, kept, fetch, wait } = in_hand;
         team.barrier(AMPLE)?;
         check_eq!(guard.to_vec::<i32>()?, [1; 1000]);
+        let clones = [guard.tensor().clone(), kept.tensor().clone()];
         guard.finish()?;
         drop(kept);
         check_eq!(block_on(fetch)?.to_vec::<i32>()?, [1; 1000]);
         block_on(wait)?;
+        team.barrier(AMPLE)?;
+        for clone in clones {
+            check_eq!(clone.to_vec::<i32>()?, [1; 1000], "a child has given back what its parent has");
+        }
+        team.barrier(AMPLE)?;
     } else {
         store.publish("theirs", &mine, &cpu, 2, None)?;
         team.barrier(AMPLE)?;
         let early = gave_up(store.wait_consumed("theirs", SHORT.into()))?;
         check_eq!(early.seen, 0, "a child has finished a read of its parent's");
         store.publish("later", &mine, &cpu, 1, None)?;
+        drop(mine);
         team.barrier(AMPLE)?;
         check_eq!(store.fetch("mine", &cpu, AMPLE.into())?.to_vec::<i32>()?, [0; 1000]);
         store.wait_consumed("theirs", AMPLE.into())?;
         store.wait_consumed("later", AMPLE.into())?;
+        // Into that memory, if it were free.
+        let fresh = || Tensor::from_slice(&[1000], &[-1; 1000])?.contiguous_in(team.hub().tensors());
+        let spent = (0..20).map(|_| fresh()).collect::<Result<Vec<_>, Error>>()?;
+        team.barrier(AMPLE)?;
+        team.barrier(AMPLE)?;
+        drop(spent);
     }
     store.reset(AMPLE.into())?;
-    done()
+    drop(store);
+    nothing_is_left(team)
 }
 
 /// The child's code: 0, or the step that went wrong.

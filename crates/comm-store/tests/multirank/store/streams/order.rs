@@ -121,30 +121,42 @@ fn producer_that_does_not_wait(ctx: &RankCtx, kind: Kind) -> RankResult {
 fn freed_behind_readers(ctx: &RankCtx, kind: Kind) -> RankResult {
     let s = Scene::new(ctx, kind)?;
     if ctx.rank() == 0 {
-        for (key, waits) in [("right", true), ("wrong", false)] {
+        for (gate_of_key, key) in ["right", "by name", "wrong"].into_iter().enumerate() {
             let (producer, memory) = (SimStream::new(0), Memory::new());
             producer.write(&memory.buffer, 0, &OLD)?;
             s.store.publish(key, &memory.tensor(0)?, producer.stream(), 1, None)?;
             s.wait_consumed(key)?;
-            if waits {
-                check!(!memory.is_given_back(), "{key}: the reader's stream has not read");
-                s.script.open(0)?;
-                eventually("it is given back", || memory.is_given_back())?;
-            } else {
+            if key == "wrong" {
                 eventually("nobody holds it back", || memory.is_given_back())?;
-                s.script.open(1)?;
+                s.script.open(gate_of_key)?;
+            } else {
+                check!(!memory.is_given_back(), "{key}: the reader's stream has not read");
+                s.script.open(gate_of_key)?;
+                eventually("it is given back", || memory.is_given_back())?;
             }
         }
     }
     if ctx.rank() == 1 {
-        for (key, gate_of_key, seen_value) in [("right", 0, OLD), ("wrong", 1, [0xee; 8])] {
+        for (key, gate_of_key, is_by_name, seen_value) in
+            [("right", 0, false, OLD), ("by name", 1, true, OLD), ("wrong", 2, false, [0xee; 8])]
+        {
             let (reader, another) = (SimStream::new(0), SimStream::new(0));
-            let told = if key == "right" { &reader } else { &another };
+            let told = if key == "wrong" { &another } else { &reader };
             let read = s.store.fetch(key, told.stream(), s.by)?;
             told.stream().synchronize(s.by)?;
-            let gate = reader.gate()?;
-            let seen = read_later(&reader, &read)?;
-            drop(read);
+            let (gate, seen) = if is_by_name {
+                let tensor = read.into_tensor();
+                let gate = reader.gate()?;
+                let seen = read_later(&reader, &tensor)?;
+                drop(tensor);
+                s.store.finish(key, told.stream())?;
+                (gate, seen)
+            } else {
+                let gate = reader.gate()?;
+                let seen = read_later(&reader, &read)?;
+                drop(read);
+                (gate, seen)
+            };
             s.script.pass(gate_of_key)?;
             drop(gate);
             reader.stream().synchronize(s.by)?;
