@@ -40,5 +40,6 @@ fn dice(ctx: &LauncherCtx, point: &str) -> SplitMix64 {
 }
 
 pub fn cases() -> Vec<Case> {
-    [kill::cases(), stop::cases(), handover::cases(), forked::cases(), reset::cases(), reads::cases()].concat()
+    [kill::cases(), stop::cases(), handover::cases(), forked::cases(), reset::cases(), reads::cases()]
+        .concat()
 }
