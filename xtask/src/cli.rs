@@ -68,8 +68,8 @@ pub enum Command {
     /// Run the tests that need several ranks, as threads, as processes and mixed
     ///
     /// Each crate's test target `multirank` runs its suites (fault, window, collective, manager, shrink, recorder,
-    /// placement, store, promise, rendezvous) in every asked world size and layout. The last line is `N passed, N failed, N skipped`; a case
-    /// that hung counts as failed.
+    /// placement, store, promise, rendezvous) in every asked world size and layout. The last line is `N passed,
+    /// N failed, N skipped`; a case that hung counts as failed.
     #[command(after_help = STATUSES)]
     TestMultirank(MultirankArgs),
     /// Check texts, formatting, clippy, rustdoc, and the dependencies' licences and sources

@@ -453,23 +453,21 @@ impl fmt::Display for WithIt<'_> {
     }
 }
 
-/// Who is missing, where that is anybody in particular; several in a row that are alike as one.
+/// Who is missing, where that is anybody in particular; four and more in a row that are alike as one.
 struct IfMissing<'a>(&'a [Missing]);
 
 impl fmt::Display for IfMissing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Fewer are named one by one.
-        const MANY: usize = 4;
         let alike = |a: &Missing, b: &Missing| b.rank == a.rank + 1 && b.state == a.state;
         let mut between = "; missing: ";
         for row in self.0.chunk_by(alike) {
-            let few = if row.len() < MANY { row } else { &[] };
-            for m in few {
-                write!(f, "{between}rank {} ({})", m.rank, m.state)?;
-                between = ", ";
-            }
-            if let ([first, .., last], []) = (row, few) {
+            if let [first, _, _, .., last] = row {
                 write!(f, "{between}ranks {} to {} ({})", first.rank, last.rank, first.state)?;
+                between = ", ";
+                continue;
+            }
+            for m in row {
+                write!(f, "{between}rank {} ({})", m.rank, m.state)?;
                 between = ", ";
             }
         }

@@ -57,10 +57,9 @@ impl Claim {
             return Err(gone(&said, BrokenHow::HomeGone, None));
         };
         let Some(segment) = peer.await_segment(said.segment, deadline) else {
-            return Err(if peer.is_link_over() || peer.is_dead() {
-                gone(&said, how_gone(&peer), peer.pid())
-            } else {
-                Error::bad_peer("a ticket that tells of a segment which its home has not sent")
+            return Err(match lost(&peer) {
+                Some(how) => gone(&said, how, peer.pid()),
+                None => Error::bad_peer("a ticket that tells of a segment which its home has not sent"),
             });
         };
         let chunk: Pinned<Chunk> = Memory::There(segment, said.offset).pin(0)?;
@@ -145,8 +144,8 @@ impl Claim {
             return Err(SetError::failed((), Error::Forked));
         }
         // The home breaks it for a link that is lost, but this process may hear of that first.
-        if self.peer.is_dead() || self.peer.is_link_over() {
-            return Err(SetError::broken((), self.gone(how_gone(&self.peer))));
+        if let Some(how) = lost(&self.peer) {
+            return Err(SetError::broken((), self.gone(how)));
         }
         let word = Word(self.slot.seat.cell.load());
         match self.row {
@@ -180,8 +179,8 @@ impl Claim {
         point!("promise.packed");
         // Then the home has them, and the value outlives this process.
         if !self.hub.await_pushed(self.said.home, &letter.segments, Deadline::default()) {
-            if self.peer.is_dead() || self.peer.is_link_over() {
-                return Err(SetError::broken((), self.gone(how_gone(&self.peer))));
+            if let Some(how) = lost(&self.peer) {
+                return Err(SetError::broken((), self.gone(how)));
             }
             let cause = std::io::Error::from(std::io::ErrorKind::TimedOut);
             let why = Error::io(format!("sending the segments of {}", self.name()), cause);
@@ -248,9 +247,13 @@ fn name(said: &Said) -> String {
     format!("promise {}/{}/{}/{}", said.segment, said.offset, said.index, said.generation)
 }
 
-/// Of a home that cannot be reached any more.
-fn how_gone(home: &Peer) -> BrokenHow {
-    if home.is_dead() || home.is_past_writing() { BrokenHow::HomeGone } else { BrokenHow::LinkBroke }
+/// Why a home cannot be reached any more, if that is so.
+fn lost(home: &Peer) -> Option<BrokenHow> {
+    if home.is_dead() || home.is_past_writing() {
+        Some(BrokenHow::HomeGone)
+    } else {
+        home.is_link_over().then_some(BrokenHow::LinkBroke)
+    }
 }
 
 fn gone(said: &Said, how: BrokenHow, pid: Option<u32>) -> Error {

@@ -27,8 +27,8 @@ const PARTIES: usize = 2;
 /// [`Error::AlreadyConsumed`]. A time-out changes nothing.
 ///
 /// `.await` gives up at the default deadline ([`COMM_TIMEOUT_MS`](comm_core::config::TIMEOUT_MS)), counted from when it was first
-/// polled in vain, or at [another](Future::with_deadline); it may be awaited again. Dropped, or dropped while it is awaited, it leaves nothing behind. A task costs no
-/// thread and no descriptor.
+/// polled in vain, or at [another](Future::with_deadline); it may be awaited again. Dropped, or dropped while it is awaited, it
+/// leaves nothing behind. A task costs no thread and no descriptor.
 ///
 /// ```
 /// use comm_promise::Promise;

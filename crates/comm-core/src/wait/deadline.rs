@@ -8,8 +8,8 @@ use crate::config;
 /// The moment at which a wait gives up.
 ///
 /// Every blocking call takes `impl Into<Deadline>`: a [`Duration`] from now, an [`Instant`], or
-/// [`Deadline::default()`], which is `COMM_TIMEOUT_MS` (600 s unless set) from now. (Those of traits take a `Deadline`: `.into()`.) Time in which this process was stopped
-/// (Ctrl-Z) moves it, from the moment on at which the deadline was made.
+/// [`Deadline::default()`], which is `COMM_TIMEOUT_MS` (600 s unless set) from now. (Those of traits take a `Deadline`:
+/// `.into()`.) Time in which this process was stopped (Ctrl-Z) moves it, from the moment on at which the deadline was made.
 ///
 /// ```
 /// use std::time::{Duration, Instant};

@@ -38,6 +38,10 @@ pub(super) enum Seat {
 }
 
 impl Seat {
+    fn made(self) -> Option<Arc<ThreadGroup>> {
+        if let Seat::Made(group) = self { Some(group) } else { None }
+    }
+
     /// Whether there is no group that goes on, and nobody makes one.
     fn is_free(&self) -> bool {
         match self {
@@ -96,8 +100,7 @@ impl Entry {
 
     fn occupy(self: &Arc<Entry>, seats: &mut [Seat], rank: usize, beside: Beside) -> Maker {
         let before = std::mem::replace(&mut seats[rank], Seat::Making { gone: None, beside });
-        let old = if let Seat::Made(group) = before { Some(group) } else { None };
-        Maker { entry: self.clone(), rank, old, made: None }
+        Maker { entry: self.clone(), rank, old: before.made(), made: None }
     }
 
     /// Makes the group for an id of this process that has not asked for it, in a thread of its own, which does `afterwards` when
@@ -146,32 +149,23 @@ impl Entry {
 
     pub(super) fn take(&self, rank: usize) -> Option<Arc<ThreadGroup>> {
         let mut seats = lock(&self.seats);
-        if !matches!(seats[rank], Seat::Made(_)) {
-            return None;
-        }
-        match std::mem::take(&mut seats[rank]) {
-            Seat::Made(group) => Some(group),
-            Seat::Empty | Seat::Making { .. } => None,
-        }
+        if let Seat::Made(_) = seats[rank] { std::mem::take(&mut seats[rank]).made() } else { None }
     }
 
     /// Tells the peers of a rank that it is gone: at once, or when the group is made that is being made for it.
     pub(super) fn end(&self, rank: usize, how: Gone) {
-        let mut seats = lock(&self.seats);
-        let group = match &mut seats[rank] {
-            Seat::Made(group) if how == Gone::Lost => group.clone(),
-            Seat::Made(_) => {
-                drop(seats);
-                return drop(self.take(rank));
-            }
+        let group = match &mut lock(&self.seats)[rank] {
             Seat::Making { gone, .. } => {
                 *gone = Some(how);
-                return;
+                None
             }
-            Seat::Empty => return,
+            Seat::Made(group) if how == Gone::Lost => Some(group.clone()),
+            seat => std::mem::take(seat).made(),
         };
-        drop(seats);
-        group.team().fail();
+        // Outside of the lock, and so is the drop of one that is left.
+        if let (Gone::Lost, Some(group)) = (how, &group) {
+            group.team().fail();
+        }
     }
 
     fn timed_out(&self, rank: usize, started: Instant) -> Error {

@@ -278,10 +278,9 @@ fn a_panic_reaches_the_peers_of_all_groups() {
     }
 }
 
-/// The manager brings in an id that it has heard of, and that one panics before the group is there.
-#[test]
-fn a_panic_reaches_the_peers_of_a_group_that_is_being_made() {
-    let manager = ThreadGroupManager::with_prefix("watch-making");
+/// The manager brings in an id that it has heard of, and that one is gone before the group is there: what the others get.
+fn gone_while_it_is_made(prefix: &str, go: impl FnOnce(&ThreadGroupManager) + Send) -> [Error; 2] {
+    let manager = ThreadGroupManager::with_prefix(prefix);
     manager.group([1], 1, AMPLE).unwrap();
     std::thread::scope(|scope| {
         let (manager, key) = (&manager, [0, 1, 2]);
@@ -289,20 +288,36 @@ fn a_panic_reaches_the_peers_of_a_group_that_is_being_made() {
             scope.spawn(move || manager.group(key, id, AMPLE).and_then(|group| group.barrier(AMPLE)))
         };
         let first = use_it(0);
-        while !is_making(manager, key, 1) {
+        let is_making = || {
+            let known = lock(&manager.known);
+            let entry = known.groups.get(&key.into());
+            entry.is_some_and(|entry| matches!(lock(&entry.seats)[1], Seat::Making { .. }))
+        };
+        while !is_making() {
             std::thread::yield_now();
         }
-        let victim = scope.spawn(|| {
+        go(manager);
+        // Only now can the group be made.
+        [use_it(2), first].map(|rank| rank.join().unwrap().unwrap_err())
+    })
+}
+
+#[test]
+fn a_panic_reaches_the_peers_of_a_group_that_is_being_made() {
+    let errors = gone_while_it_is_made("watch-making", |manager| {
+        let victim = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _watch = manager.watch(1);
             std::panic::resume_unwind(Box::new("as a test wants it"));
-        });
-        assert!(victim.join().is_err());
-        // Only now can the group be made.
-        for rank in [use_it(2), first] {
-            let error = rank.join().unwrap().unwrap_err();
-            assert!(matches!(error, Error::PeerLost { rank: 1, .. }), "{error}");
-        }
+        }));
+        assert!(victim.is_err());
     });
+    assert!(errors.iter().all(|error| matches!(error, Error::PeerLost { rank: 1, .. })), "{errors:?}");
+}
+
+#[test]
+fn a_thread_that_returns_leaves_a_group_that_is_being_made() {
+    let errors = gone_while_it_is_made("watch-return-making", |manager| drop(manager.watch(1)));
+    assert!(errors.iter().all(|error| matches!(error, Error::PeerLeft { rank: 1, .. })), "{errors:?}");
 }
 
 /// Whoever waits for a thread that has returned is told, of all groups; and the id may come again.
@@ -327,34 +342,6 @@ fn a_thread_that_returns_leaves_its_groups() {
         });
         assert_eq!(manager.keys(), [], "nothing is kept");
     }
-}
-
-/// The same of a group that the manager is making for one that has returned meanwhile.
-#[test]
-fn a_thread_that_returns_leaves_a_group_that_is_being_made() {
-    let manager = ThreadGroupManager::with_prefix("watch-return-making");
-    manager.group([1], 1, AMPLE).unwrap();
-    std::thread::scope(|scope| {
-        let (manager, key) = (&manager, [0, 1, 2]);
-        let use_it = move |id| {
-            scope.spawn(move || manager.group(key, id, AMPLE).and_then(|group| group.barrier(AMPLE)))
-        };
-        let first = use_it(0);
-        while !is_making(manager, key, 1) {
-            std::thread::yield_now();
-        }
-        drop(manager.watch(1));
-        for rank in [use_it(2), first] {
-            let error = rank.join().unwrap().unwrap_err();
-            assert!(matches!(error, Error::PeerLeft { rank: 1, .. }), "{error}");
-        }
-    });
-}
-
-/// Whether the manager is making the group of a key for one rank.
-fn is_making(manager: &ThreadGroupManager, key: [usize; 3], rank: usize) -> bool {
-    let entry = lock(&manager.known).groups.get(&key.into()).cloned();
-    entry.is_some_and(|entry| matches!(lock(&entry.seats)[rank], Seat::Making { .. }))
 }
 
 #[test]

@@ -86,7 +86,8 @@ pub type Awaitable<'s, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 's>>
 ///
 /// All methods may be called by several threads of a rank at once; [`barrier`](TensorStore::barrier) and
 /// [`reset`](TensorStore::reset) are symmetric operations of the team, and the latter not while this rank publishes or waits for
-/// readers: whichever of them comes second is refused with [`Error::ConcurrentUse`], and nothing has happened. What waits for a key meanwhile goes on waiting, for what is published after it.
+/// readers: whichever of them comes second is refused with [`Error::ConcurrentUse`], and nothing has happened. What waits for a
+/// key meanwhile goes on waiting, for what is published after it.
 ///
 /// What waits for one other rank has a form for tasks. What all ranks do together has none, since a task may be dropped at any
 /// moment, and a rank that leaves such an operation in the middle is lost to the others. Nor has

@@ -84,6 +84,7 @@ const LAYOUT: u64 = layout::hash(&[
     offset_of!(Slot, segment),
     offset_of!(Slot, offset),
     offset_of!(Slot, len),
+    Place::BYTES,
 ]);
 
 /// Where a rank's part is, as it tells its peers.

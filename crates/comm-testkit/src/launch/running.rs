@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use comm_core::Deadline;
 use rustix::process as sys;
+use serde_json::Value;
 
 use super::io::{self, Port};
 use super::shared::{CaseEnds, CaseState, LIVE, Proc, ProcState, RankState, Shared, State, outcome};
@@ -18,6 +19,7 @@ use crate::outcome::{Exit, Note, Outcome, RankReport};
 use crate::probe;
 use crate::proto::{Command, Step};
 use crate::sync::lock;
+use crate::{RankResult, check_eq, done};
 
 /// A signal for [`Running::signal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -355,6 +357,17 @@ impl Running {
             _ => self.end_hung(),
         };
         self.report(&hung)
+    }
+
+    /// As [`wait`](Running::wait), for a launch whose ranks are all to end well, and have nothing to say.
+    ///
+    /// # Errors
+    /// What became of one that did not.
+    pub fn end_well(&self, deadline: impl Into<Deadline>) -> RankResult {
+        for report in self.wait(deadline) {
+            check_eq!(report.outcome, Outcome::Ok(Value::Null), "rank {}: {:?}", report.rank, report.detail);
+        }
+        done()
     }
 
     /// Asks where everybody is, kills all, and says which processes had to be killed.

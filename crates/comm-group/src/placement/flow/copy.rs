@@ -82,11 +82,8 @@ impl Participant<'_> {
         Handover::new(self, FLOW, name, deadline).run(&route.published(self.id, given), |flow| {
             let Some((giver, mut into)) = into else { return Ok(()) };
             if let Some(own) = given.filter(|_| giver == self.id) {
-                return Ok(into.copy_from(&own.to_device(
-                    into.device(),
-                    &self.stream,
-                    flow.deadline(),
-                )?)?);
+                let own = own.to_device(into.device(), &self.stream, flow.deadline())?;
+                return Ok(into.copy_from(&own)?);
             }
             // Where it is copied to, which need not be where this participant's work goes through.
             let fetched = flow.fetch_to(giver, into.device())?;

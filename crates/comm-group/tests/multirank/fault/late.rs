@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use comm_testkit::fault::Fault;
-use comm_testkit::{LauncherCtx, Note, Outcome, RankResult, check, check_eq, done};
+use comm_testkit::{LauncherCtx, Note, RankResult, check, check_eq, done};
 use serde_json::{Value, json};
 
 use super::SOON;
@@ -19,10 +19,7 @@ pub fn late_one(ctx: &LauncherCtx, mut args: Value, point: &str, victim: usize) 
         check!(!running.notes(rank).iter().any(|note| note.text == "over"), "rank {rank} has not waited");
     }
     running.go("late")?;
-    for report in running.wait(SOON) {
-        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
-    }
-    done()
+    running.end_well(SOON)
 }
 
 /// It comes after that: everybody is told who it was, and so is it. What the others have is theirs from then on.
@@ -43,10 +40,7 @@ pub fn too_late_one(ctx: &LauncherCtx, mut args: Value, point: &str, victim: usi
     running.go("late")?;
     is_late(&running.wait_note(victim, "error", SOON)?, victim).map_err(|e| format!("rank {victim}: {e}"))?;
     running.go("look")?;
-    for report in running.wait(SOON) {
-        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
-    }
-    done()
+    running.end_well(SOON)
 }
 
 /// It is not there, and not stopped either.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use comm_testkit::fault::Fault;
-use comm_testkit::{Case, LauncherCtx, Layout, Note, Outcome, RankResult, Running, check, check_eq, done};
+use comm_testkit::{Case, LauncherCtx, Layout, Note, RankResult, Running, check, check_eq, done};
 use serde_json::{Value, json};
 
 use super::kill::{ONCE, points};
@@ -130,10 +130,7 @@ pub fn stop_one(ctx: &LauncherCtx, args: Value, point: &'static str, victim: usi
         is_stopped(&note, &stopped).map_err(|e| format!("stopped rank {rank}: {e}"))?;
     }
     running.go("look")?;
-    for report in running.wait(SOON) {
-        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
-    }
-    done()
+    running.end_well(SOON)
 }
 
 /// Checks that it waited for some of these ranks, which are stopped; perhaps for others, too, who wait for those themselves, or were

@@ -1,9 +1,8 @@
 //! The link to a process is lost, and the process is not.
 
-use comm_core::Error;
-use comm_core::Kind;
 use comm_core::error::BrokenHow;
 use comm_core::tensor::Tensor;
+use comm_core::{Error, Kind};
 use comm_promise::{Promise, SetError};
 use comm_testkit::{
     Case, LauncherCtx, Program, RankCtx, RankResult, check, check_eq, done, eventually, probe,
@@ -27,10 +26,7 @@ fn lost(ctx: &LauncherCtx) -> RankResult {
     running.wait_note(0, "noticed", SOON)?;
     running.wait_note(1, "noticed", SOON)?;
     running.go("meet again")?;
-    for report in running.wait(SOON) {
-        check!(report.outcome.is_ok(), "rank {}: {}", report.rank, report.outcome);
-    }
-    done()
+    running.end_well(SOON)
 }
 
 /// What is open breaks, on both sides; what has been read stays; and a ticket that nobody has attached is as good as before.

@@ -2,7 +2,7 @@
 
 use comm_core::Deadline;
 
-use super::{TcpStore, wired};
+use super::{NOT_ALL, TcpStore, wired};
 use crate::error::{Error, Keys, Result};
 use crate::rendezvous::{fitting, fitting_values};
 use crate::tcp::client::connection::Failure;
@@ -41,7 +41,7 @@ impl TcpStore {
         let deadline = deadline.into();
         let wired: Vec<_> = keys.iter().map(|key| wired(key)).collect();
         let op = format_args!("get {}", Keys(keys)).to_string();
-        self.await_keys(&op, &wired, "not all of them are set", deadline)?;
+        self.await_keys(&op, &wired, NOT_ALL, deadline)?;
         let ask = Writer::new().op(Op::MultiGet).texts(wired.iter().map(Vec::as_slice));
         self.call(&op, deadline, ask, |connection| keys.iter().map(|_| connection.text(deadline)).collect())
     }

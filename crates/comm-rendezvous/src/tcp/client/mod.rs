@@ -65,9 +65,8 @@ impl TcpOptions {
     ///
     /// # Errors
     /// [`Error::Invalid`] without a port; [`Error::Timeout`] if there is no server until the deadline, or it does not answer;
-    /// [`Error::BadPeer`] if it is no such
-    /// server, or the keys differ; [`Error::Lost`] if it ends the connection, as one does that wants a key and gets none;
-    /// [`Error::OtherRun`].
+    /// [`Error::BadPeer`] if it is no such server, or the keys differ; [`Error::Lost`] if it ends the connection, as one does that
+    /// wants a key and gets none; [`Error::OtherRun`].
     pub fn connect(self, address: impl Into<String>, deadline: impl Into<Deadline>) -> Result<TcpStore> {
         let (announce, address) = (self.announce, address.into());
         if address.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
@@ -256,7 +255,7 @@ impl Rendezvous for TcpStore {
     fn wait(&self, keys: &[&str], deadline: Deadline) -> Result<()> {
         fitting(keys)?;
         let wired: Vec<_> = keys.iter().map(|key| wired(key)).collect();
-        let in_vain = if let [_] = keys { UNSET } else { "not all of them are set" };
+        let in_vain = if let [_] = keys { UNSET } else { NOT_ALL };
         self.await_keys(format_args!("wait {}", Keys(keys)), &wired, in_vain, deadline)
     }
 
@@ -302,8 +301,9 @@ impl fmt::Debug for TcpStore {
     }
 }
 
-/// Why a wait for one key has been in vain.
+/// Why a wait for one key has been in vain, or for several.
 const UNSET: &str = "nobody has set it";
+const NOT_ALL: &str = "not all of them are set";
 
 /// A key as it is on the wire: torch's clients put a slash before each.
 fn wired(key: &str) -> Vec<u8> {

@@ -7,8 +7,7 @@ use comm_core::device::Stream;
 use comm_core::tensor::Tensor;
 use comm_store::store;
 use comm_testkit::fault::{Fault, set_rank};
-use comm_testkit::{Case, LauncherCtx, Layout, Outcome, Program, RankCtx, RankResult, check, check_eq, done};
-use serde_json::json;
+use comm_testkit::{Case, LauncherCtx, Layout, Program, RankCtx, RankResult, check, done};
 
 use super::program::OP;
 use super::store::BACKEND;
@@ -39,10 +38,7 @@ fn finished_by_another(ctx: &LauncherCtx) -> RankResult {
     running.go("finish")?;
     running.wait_note(PRODUCER, "spent", SOON)?;
     running.go("found")?;
-    for report in running.wait(SOON) {
-        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
-    }
-    done()
+    running.end_well(SOON)
 }
 
 fn finished(ctx: &RankCtx) -> RankResult {
@@ -83,10 +79,7 @@ fn forgotten_here(ctx: &LauncherCtx) -> RankResult {
     running.go("fetch")?;
     running.wait_note(READER, "looked", SOON)?;
     running.go("wipe")?;
-    for report in running.wait(SOON) {
-        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
-    }
-    done()
+    running.end_well(SOON)
 }
 
 fn forgotten(ctx: &RankCtx) -> RankResult {

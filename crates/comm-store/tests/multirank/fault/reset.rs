@@ -95,10 +95,7 @@ fn overtakes(ctx: &LauncherCtx) -> RankResult {
     running.go("reset")?;
     running.wait_note(PRODUCER, "spent", SOON)?;
     running.go("found")?;
-    for report in running.wait(SOON) {
-        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
-    }
-    done()
+    running.end_well(SOON)
 }
 
 /// As before, but the reader's own rank has not forgotten yet, and only the producer has: what has been found is still there,
@@ -119,10 +116,7 @@ fn meets(ctx: &LauncherCtx) -> RankResult {
     running.wait_note(READER, "finished", SOON)?;
     running.go("wipe")?;
     running.go("forgotten")?;
-    for report in running.wait(SOON) {
-        check_eq!(report.outcome, Outcome::Ok(json!(null)), "rank {}", report.rank);
-    }
-    done()
+    running.end_well(SOON)
 }
 
 fn met(ctx: &RankCtx) -> RankResult {
