@@ -25,10 +25,12 @@ enum Place<T> {
 }
 
 /// What there is of the value in this process.
-enum Local<T> {
-    Nothing,
-    Set(Result<T>),
-    Consumed,
+struct Local<T> {
+    /// Set here, and not read.
+    value: Option<Result<T>>,
+    /// Whether the future has got what it ends with. One that was given up while the value was put there has not got that: it
+    /// goes back to whoever sets it.
+    consumed: bool,
 }
 
 /// A promise at its home.
@@ -75,7 +77,7 @@ impl<T: Send + 'static> Inner<T> {
             place,
             generation,
             tasks: Tasks::default(),
-            local: Mutex::new(Local::Nothing),
+            local: Mutex::new(Local { value: None, consumed: false }),
             here: Mutex::new(1),
             future_taken: AtomicBool::new(false),
             lost: Mutex::default(),
@@ -136,16 +138,22 @@ impl<T> Inner<T> {
         if let Err(word) = state::begin(cell, self.generation, HOME) {
             return Err((value, word));
         }
-        *lock(&self.local) = Local::Set(value);
-        match state::finish(cell, self.generation, HOME, self) {
-            Ok(_) => Ok(()),
-            Err(word) => {
-                // Given up meanwhile: nobody has taken it.
-                match std::mem::replace(&mut *lock(&self.local), Local::Consumed) {
-                    Local::Set(value) => Err((value, word)),
-                    Local::Nothing | Local::Consumed => Ok(()),
-                }
-            }
+        self.put(value);
+        self.finish()
+    }
+
+    /// Puts the value where it is to be read; it is not set yet.
+    fn put(&self, value: Result<T>) {
+        lock(&self.local).value = Some(value);
+    }
+
+    /// Sets it to the value that has been put there.
+    fn finish(&self) -> Result<(), (Result<T>, Word)> {
+        let Err(word) = state::finish(&self.seat().cell, self.generation, HOME, self) else { return Ok(()) };
+        // Given up meanwhile: nobody has taken it, since only what is set is taken.
+        match lock(&self.local).value.take() {
+            Some(value) => Err((value, word)),
+            None => Ok(()),
         }
     }
 
@@ -214,7 +222,7 @@ impl<T> Inner<T> {
 
     /// Whether its value has been read.
     pub(crate) fn is_consumed(&self) -> bool {
-        matches!(*lock(&self.local), Local::Consumed)
+        lock(&self.local).consumed
     }
 
     pub(crate) fn end(&self) -> Option<Word> {
@@ -246,25 +254,24 @@ impl<T> Inner<T> {
     /// Takes what it has ended with, as the word says.
     pub(crate) fn take(&self, word: Word) -> Found<T> {
         let mut local = lock(&self.local);
-        if matches!(*local, Local::Consumed) {
+        if local.consumed {
             return Found::Ended(Err(Error::AlreadyConsumed { what: self.name() }));
         }
         let outcome = match word.phase() {
             Phase::Set if word.generation() != self.generation => Err(self.scribbled(word)),
-            Phase::Set if word.row() == HOME => match std::mem::replace(&mut *local, Local::Consumed) {
-                Local::Set(value) => value,
-                Local::Nothing | Local::Consumed => Err(self.scribbled(word)),
-            },
+            Phase::Set if word.row() == HOME => {
+                local.value.take().unwrap_or_else(|| Err(self.scribbled(word)))
+            }
             Phase::Set => match self.read(word) {
                 Found::Ended(outcome) => outcome,
                 on_its_way => return on_its_way,
             },
             Phase::Broken => Err(self.broken(word)),
-            // Given up while somebody writes.
+            // Given up while somebody writes, who has the value back.
             Phase::Writing => Err(self.broken(word)),
             Phase::Free | Phase::Open | Phase::Returned => Err(self.scribbled(word)),
         };
-        *local = Local::Consumed;
+        local.consumed = true;
         lock(&self.lost).clear();
         Found::Ended(outcome)
     }
@@ -381,4 +388,58 @@ pub(crate) fn broken(what: String, word: Word, pid: Option<u32>) -> Error {
         End::Unwanted => BrokenHow::Unwanted,
     };
     Error::BrokenPromise { what, how, pid }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A promise of which somebody has put the value there and not set it yet.
+    fn half_set() -> Arc<Inner<&'static str>> {
+        let inner = Inner::own();
+        state::begin(&inner.seat().cell, inner.generation, HOME).unwrap();
+        inner.put(Ok("value"));
+        inner
+    }
+
+    fn is_given_back(inner: &Inner<&'static str>, how: End) {
+        match inner.finish() {
+            Err((Ok("value"), word)) => assert_eq!(word.how(), how),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_cancelled_while_it_is_set_goes_back() {
+        let inner = half_set();
+        inner.give_up(End::Cancelled);
+        let Found::Ended(outcome) = inner.take(inner.end().unwrap()) else { panic!("nothing is on its way") };
+        assert!(
+            matches!(outcome, Err(Error::BrokenPromise { how: BrokenHow::Cancelled, .. })),
+            "{outcome:?}"
+        );
+        is_given_back(&inner, End::Cancelled);
+        assert!(inner.is_consumed());
+    }
+
+    #[test]
+    fn a_value_that_nobody_reads_any_more_when_it_is_set_goes_back() {
+        let inner = half_set();
+        inner.give_up(End::Unwanted);
+        inner.discard();
+        is_given_back(&inner, End::Unwanted);
+    }
+
+    #[test]
+    fn a_value_that_is_set_is_read_once() {
+        let inner = half_set();
+        inner.finish().unwrap();
+        inner.give_up(End::Cancelled);
+        let read = || match inner.take(inner.end().unwrap()) {
+            Found::Ended(outcome) => outcome,
+            Found::OnItsWay(..) => panic!("nothing is on its way"),
+        };
+        assert_eq!(read().unwrap(), "value");
+        assert!(matches!(read(), Err(Error::AlreadyConsumed { .. })));
+    }
 }

@@ -14,7 +14,8 @@ use crate::lot::Tenancy;
 
 /// A value that a promise of kind [`Host`](comm_core::Kind::Host) can carry.
 ///
-/// There are tensors, `()`, whatever serde writes as a [`Wire`], and vectors and pairs of such values. A type of one's own that
+/// There are tensors, `()`, whatever serde writes as a [`Wire`], and vectors and pairs of such values. (Of elements that take
+/// no bytes, as `()`, a value has at most 2^20: a number alone would say how many are to be made.) A type of one's own that
 /// has tensors in it says how it is taken apart and put together again:
 ///
 /// ```
@@ -89,13 +90,24 @@ impl Value for Tensor {
 impl<V: Value> Value for Vec<V> {
     fn pack(&self, to: &mut Packer<'_>) -> Result<()> {
         to.wire(&(self.len() as u64))?;
-        self.iter().try_for_each(|value| value.pack(to))
+        self.iter().try_for_each(|value| {
+            let before = to.body.len();
+            value.pack(to)?;
+            let few = to.empty.count(to.body.len() == before);
+            few.map_err(|why| Error::invalid("Promise::set", why))
+        })
     }
 
     fn unpack(from: &mut Unpacker<'_>) -> Result<Vec<V>> {
         let count: u64 = from.wire()?;
-        // No room beforehand: a hostile number is found out when the parts come to their end.
-        (0..count).map(|_| V::unpack(from)).collect()
+        // No room beforehand: a hostile number is found out when the parts come to their end, or are too many that have none.
+        let element = |_| {
+            let before = from.rest.len();
+            let value = V::unpack(from)?;
+            from.empty.count(from.rest.len() == before).map_err(|why| bad(&why))?;
+            Ok(value)
+        };
+        (0..count).map(element).collect()
     }
 
     fn form() -> String {
@@ -162,6 +174,23 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Value for Wire<T> {
     }
 }
 
+/// How many elements of vectors have taken no bytes: as `()`, of which a number says how many are to be made.
+#[derive(Default)]
+struct Empty(usize);
+
+impl Empty {
+    const MOST: usize = 1 << 20;
+
+    /// One more element, which is one of these or not.
+    fn count(&mut self, is_empty: bool) -> Result<(), String> {
+        self.0 += usize::from(is_empty);
+        if self.0 <= Empty::MOST {
+            return Ok(());
+        }
+        Err(format!("more than {} elements that take no bytes", Empty::MOST))
+    }
+}
+
 /// A tensor, as it is said.
 #[derive(Serialize, Deserialize)]
 enum Said {
@@ -177,11 +206,13 @@ pub struct Packer<'a> {
     pub(crate) body: Vec<u8>,
     pub(crate) segments: Vec<u64>,
     pub(crate) held: Vec<Box<dyn Send>>,
+    empty: Empty,
 }
 
 impl<'a> Packer<'a> {
     pub(crate) fn new(arena: &'a Arena, through: Option<&'a Stream>) -> Packer<'a> {
-        Packer { arena, through, body: Vec::new(), segments: Vec::new(), held: Vec::new() }
+        let (body, segments, held) = Default::default();
+        Packer { arena, through, body, segments, held, empty: Empty::default() }
     }
 
     /// A tensor: by its place if it lies in the arena of this process's hub, else copied there once.
@@ -231,6 +262,7 @@ pub struct Unpacker<'a> {
     rest: &'a [u8],
     segments: &'a [Arc<Segment>],
     tenancy: &'a Arc<Tenancy>,
+    empty: Empty,
 }
 
 impl<'a> Unpacker<'a> {
@@ -239,7 +271,7 @@ impl<'a> Unpacker<'a> {
         segments: &'a [Arc<Segment>],
         tenancy: &'a Arc<Tenancy>,
     ) -> Unpacker<'a> {
-        Unpacker { rest, segments, tenancy }
+        Unpacker { rest, segments, tenancy, empty: Empty::default() }
     }
 
     /// A tensor. Its memory is that of the process that set it, so safe code gets copies of it.

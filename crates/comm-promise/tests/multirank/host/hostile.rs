@@ -6,11 +6,11 @@ use std::time::Duration;
 use comm_core::hub::Hub;
 use comm_core::tensor::Tensor;
 use comm_core::{Error, Kind};
-use comm_promise::{Promise, Ticket, Wire};
+use comm_promise::{Packer, Promise, SetError, Ticket, Unpacker, Value, Wire};
 use comm_testkit::values::SplitMix64;
 use comm_testkit::{Case, LauncherCtx, Layout, Program, RankCtx, RankResult, check, check_eq, done};
 
-use crate::support::{Any, SUITE, Scene, tensor};
+use crate::support::{Any, SUITE, Scene, host, tensor};
 
 pub const PROGRAMS: &[Program] = &[NOISE];
 
@@ -28,7 +28,59 @@ pub fn cases() -> Vec<Case> {
         }
         done()
     });
-    vec![case.backend("host").limit(LIMIT).worlds(|world| world == 2).layouts(&[Layout::Processes])]
+    let noise = case.backend("host").limit(LIMIT).worlds(|world| world == 2).layouts(&[Layout::Processes]);
+    vec![noise, host("hostile/-/-/elements-without-bytes", endless).layouts(&[Layout::Processes])]
+}
+
+/// What claims to be so many elements that take no bytes, in so many vectors.
+struct Endless<const VECTORS: u64>;
+
+impl<const VECTORS: u64> Value for Endless<VECTORS> {
+    fn pack(&self, to: &mut Packer<'_>) -> Result<(), Error> {
+        to.wire(&VECTORS)?;
+        (0..VECTORS).try_for_each(|_| to.wire(&u64::MAX))
+    }
+
+    fn unpack(_from: &mut Unpacker<'_>) -> Result<Self, Error> {
+        Ok(Endless)
+    }
+
+    fn form() -> String {
+        Vec::<Vec<((), ())>>::form()
+    }
+}
+
+/// Whoever reads it gets an error, and does not make them all.
+fn endless(ctx: &RankCtx) -> RankResult {
+    type Elements = Vec<Vec<((), ())>>;
+    let s = Scene::host(ctx)?;
+    let ask = || -> Any<_> {
+        let promise = s.is_client().then(|| Promise::<Elements>::new(Kind::Host)).transpose()?;
+        let future = promise.as_ref().map(Promise::future).transpose()?;
+        Ok((future, s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?))
+    };
+    for forged in [true, false] {
+        let (future, ticket) = ask()?;
+        if s.is_worker() && forged {
+            let ticket = Ticket::<Endless<3>>::from_bytes(&ticket.to_bytes())?;
+            Promise::attach(&ticket, s.by)?.set(Endless)?;
+        } else if s.is_worker() {
+            let promise = Promise::attach(&ticket, s.by)?;
+            let many = vec![vec![((), ()); 1 << 19]; 3];
+            let Err(SetError::Failed { value, why }) = promise.set(many) else {
+                return Err("too many".into());
+            };
+            check!(why.to_string().contains("take no bytes"), "{why}");
+            promise.set(value[..2].to_vec())?;
+        }
+        let Some(future) = future else { continue };
+        match future.get(s.by) {
+            Err(Error::BadPeer { what }) if forged => check!(what.contains("take no bytes"), "{what}"),
+            Ok(values) if !forged => check_eq!(values.concat().len(), 1 << 20),
+            other => return Err(format!("{:?}", other.map(|values| values.len())).into()),
+        }
+    }
+    s.end()
 }
 
 /// Where the first words of a chunk are written, from its start on: behind its magic number, dirty words, and slots.
