@@ -81,9 +81,7 @@ impl Claim {
             return Ok(None);
         }
         let me = short(self.hub.nonce());
-        let is_mine = |&row: &usize| {
-            self.slot.who[row].compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
+        let is_mine = |&row: &usize| self.slot.enter(row, me, self.said.generation);
         let Some(row) = (0..ROWS).filter(|&row| row != HOME).find(is_mine) else {
             let why = format!(
                 "{} is held {} times by other processes, as often as it can be",
@@ -114,7 +112,7 @@ impl Claim {
 
     fn leave_row(&self, row: usize) {
         let me = short(self.hub.nonce());
-        let _ = self.slot.who[row].compare_exchange(me, 0, Ordering::AcqRel, Ordering::Relaxed);
+        self.slot.leave(row, me, self.said.generation);
     }
 
     pub(crate) fn name(&self) -> String {

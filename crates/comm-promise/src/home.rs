@@ -119,7 +119,7 @@ impl Home {
         let chunk = row.chunk.clone();
         let slot =
             SlotAt::new(chunk, index).ok_or_else(|| comm_core::Error::invalid("Promise::new", "no slot"))?;
-        slot.who.iter().for_each(|who| who.store(0, Ordering::Relaxed));
+        slot.vacate();
         let generation = state::open(&slot.seat.cell);
         Ok(Lot { home: self.clone(), row, slot, generation })
     }
@@ -222,13 +222,13 @@ impl comm_core::wait::Bell for NoBell {
 /// A process has done with a slot: all rows in which it is entered go.
 pub(crate) fn part(slot: &SlotAt, generation: u64, id: u64, how: End, bell: &impl comm_core::wait::Bell) {
     for row in (0..ROWS).filter(|&row| row != HOME) {
-        if slot.who[row].load(Ordering::Acquire) != id {
+        if slot.holder(row, generation) != Some(id) {
             continue;
         }
         let word = state::part(&slot.seat.cell, generation, row, how, bell).unwrap_or_else(|word| word);
         if word.phase() == Phase::Open {
             // Of one who has set or broken it the name stays, to be asked for later.
-            let _ = slot.who[row].compare_exchange(id, 0, Ordering::AcqRel, Ordering::Relaxed);
+            slot.leave(row, id, generation);
         }
     }
 }

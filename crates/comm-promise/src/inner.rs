@@ -304,7 +304,7 @@ impl<T> Inner<T> {
     /// The process of a holder, in the one place or the other: see `Home::peer_lost`.
     fn holder(&self, row: usize) -> Option<Arc<Peer>> {
         let (lot, _) = self.lot()?;
-        let id = lot.slot.who.get(row)?.load(Ordering::Acquire);
+        let id = lot.slot.holder(row, self.generation)?;
         let is_it = |peer: &&Arc<Peer>| short(peer.nonce()) == id;
         lot.home.guest(id).or_else(|| lock(&self.lost).iter().find(is_it).cloned())
     }
@@ -360,7 +360,7 @@ impl<T: Send + 'static> Site for Inner<T> {
     fn guest_lost(&self, peer: &Arc<Peer>, how: End) {
         let Some((lot, _)) = self.lot() else { return };
         let id = short(peer.nonce());
-        if lot.slot.who.iter().any(|who| who.load(Ordering::Acquire) == id) {
+        if (0..ROWS).any(|row| lot.slot.holder(row, self.generation) == Some(id)) {
             // Before anybody can see that it broke.
             lock(&self.lost).push(peer.clone());
         } else {

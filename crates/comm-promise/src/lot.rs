@@ -1,7 +1,6 @@
 //! A slot, as its home has it: in use until the promise and the memory of its value are gone.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use comm_core::hub::{Peer, is_forked};
 use comm_core::wait::Bell;
@@ -65,8 +64,8 @@ impl Retired {
         }
         let Ok(before) = freed else { return false };
         if before.phase() == Phase::Set && before.row() != HOME {
-            let who = self.slot.who[before.row()].load(Ordering::Acquire);
-            if let Some(peer) = home.guest(who) {
+            let who = self.slot.holder(before.row(), self.generation);
+            if let Some(peer) = who.and_then(|who| home.guest(who)) {
                 peer.ring();
             }
         }

@@ -25,14 +25,47 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"promises");
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     pub(crate) seat: Seat,
-    /// The processes of its holders, by the first half of their nonces; 0 where there is none.
-    pub(crate) who: [AtomicU64; ROWS],
+    /// The processes of its holders, see [`entry`]; 0 where there is none.
+    who: [AtomicU64; ROWS],
     /// Where its value is, or the value itself. Written by the one who sets it, before it is set.
     pub(crate) letter: [AtomicU64; LETTER_WORDS],
 }
 
 // SAFETY: repr(C), of types that are made of atomics alone; no Drop.
 unsafe impl Shared for Slot {}
+
+/// How a process is entered in a row: otherwise in each use of the slot. Who comes too late for one use and takes his entry back
+/// must not take that of another thread of his process for the next.
+fn entry(id: u64, generation: u64) -> u64 {
+    // The golden ratio's bits: the numbers of uses are small and one after the other.
+    id ^ generation.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Slot {
+    /// Enters a process in a row; `false` if somebody is there.
+    pub(crate) fn enter(&self, row: usize, id: u64, generation: u64) -> bool {
+        let entry = entry(id, generation);
+        self.who[row].compare_exchange(0, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes an entry back, if it is there.
+    pub(crate) fn leave(&self, row: usize, id: u64, generation: u64) {
+        let entry = entry(id, generation);
+        let _ = self.who[row].compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Who is entered in a row.
+    pub(crate) fn holder(&self, row: usize, generation: u64) -> Option<u64> {
+        let there = self.who.get(row)?.load(Ordering::Acquire);
+        // The same once more undoes it.
+        (there != 0).then(|| entry(there, generation))
+    }
+
+    /// Nobody is entered any more.
+    pub(crate) fn vacate(&self) {
+        self.who.iter().for_each(|who| who.store(0, Ordering::Relaxed));
+    }
+}
 
 /// Slots, and which of them have changed for tasks of the home.
 #[repr(C, align(64))]
@@ -48,7 +81,7 @@ unsafe impl Shared for Chunk {}
 
 /// What both ends must agree upon.
 pub(crate) const LAYOUT: u64 = layout::hash(&[
-    1, // counted up when the meaning of a word changes and its place does not
+    2, // counted up when the meaning of a word changes and its place does not
     size_of::<Cell>(),
     size_of::<Seat>(),
     size_of::<Slot>(),
@@ -112,5 +145,33 @@ impl Deref for SlotAt {
 
     fn deref(&self) -> &Slot {
         &self.chunk.slots[self.index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_late_for_one_use_leaves_the_next_alone() {
+        let slot = Slot {
+            seat: Seat::default(),
+            who: Default::default(),
+            letter: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        let (one, another) = (0x1234_5678_9abc_def0, u64::MAX);
+        assert_eq!(slot.holder(3, 7), None);
+        assert!(slot.enter(3, one, 7) && !slot.enter(3, another, 7) && !slot.enter(3, one, 7));
+        assert_eq!(slot.holder(3, 7), Some(one));
+        slot.leave(3, another, 7);
+        assert_eq!(slot.holder(3, 7), Some(one));
+        // Another thread of the same process, in the next use.
+        slot.vacate();
+        assert!(slot.enter(3, one, 8));
+        slot.leave(3, one, 7);
+        assert_eq!(slot.holder(3, 8), Some(one));
+        slot.leave(3, one, 8);
+        assert_eq!(slot.holder(3, 8), None);
+        assert_eq!(slot.holder(ROWS, 8), None, "there is no such row");
     }
 }
