@@ -92,6 +92,8 @@ mod slot;
 mod ticket;
 #[cfg(not(loom))]
 mod value;
+#[cfg(not(loom))]
+mod workers;
 
 #[cfg(not(loom))]
 pub use error::SetError;

@@ -167,7 +167,8 @@ impl<T: Send + 'static> Promise<T> {
     /// Sets the value when `stream` has done all that it has queued until now, and returns at once. No other stream is waited for,
     /// nor what is queued later. If the stream fails, its error is that of the future, and so is any other that there is.
     ///
-    /// Tensors of the stream's device that go to another process are copied to the host behind the stream.
+    /// Tensors of the stream's device that go to another process are copied to the host behind the stream. That of the CPU is
+    /// synchronous: its values are set before this returns, as by [`set`](Promise::set).
     ///
     /// ```
     /// use comm_core::{Deadline, device::Stream, tensor::Tensor};

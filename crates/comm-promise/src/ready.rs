@@ -1,42 +1,15 @@
-//! To set a promise when a stream gets there: from a thread of its own, since a stream's thread is to do nothing but run the
-//! stream (one of CUDA may not even call its driver), and setting may copy.
+//! To set a promise when a stream gets there: by a thread for that, since a stream's own is to do nothing but run the stream (one
+//! of CUDA may not even call its driver).
 
-use std::sync::Mutex;
-use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use comm_core::device::{Event, Stream};
-use comm_core::wait::guarded;
 use comm_core::{Error, Result};
 
-use crate::home::lock;
 use crate::promise::{Prepared, Promise};
+use crate::workers::hand_over;
 
-type Job = Box<dyn FnOnce() + Send>;
-
-static WORKER: Mutex<Option<Sender<Job>>> = Mutex::new(None);
-
-/// Has the worker do something, starting it if need be.
-fn hand_over(job: Job) {
-    let mut worker = lock(&WORKER);
-    let job = match &*worker {
-        Some(jobs) => match jobs.send(job) {
-            Ok(()) => return,
-            Err(refused) => refused.0,
-        },
-        None => job,
-    };
-    let (sender, jobs) = channel::<Job>();
-    let _ = sender.send(job);
-    let run = move || jobs.into_iter().for_each(guarded);
-    match std::thread::Builder::new().name("comm-promise".into()).spawn(run) {
-        Ok(_) => *worker = Some(sender),
-        // The job is dropped with the channel, and so is its promise, which breaks.
-        Err(error) => tracing::error!(%error, "no thread can be started that sets promises"),
-    }
-}
-
-/// A promise behind a stream: handed to the worker when the stream gets there, or drops it because it has failed.
+/// A promise behind a stream: handed over when the stream gets there, or drops it because it has failed.
 struct Behind<T: Send + 'static> {
     parts: Option<(Promise<T>, Prepared<T>, Event)>,
 }
@@ -44,7 +17,7 @@ struct Behind<T: Send + 'static> {
 impl<T: Send + 'static> Drop for Behind<T> {
     fn drop(&mut self) {
         if let Some((promise, value, event)) = self.parts.take() {
-            hand_over(Box::new(move || settle(&promise, value, &event)));
+            hand_over(move || settle(&promise, value, &event));
         }
     }
 }

@@ -9,6 +9,7 @@ use comm_core::error::BrokenHow;
 use comm_core::tensor::{DType, TensorBuf};
 use comm_core::{Error, Kind};
 use comm_promise::{Future, Wire};
+use comm_testkit::sim::SimStream;
 use comm_testkit::{
     Case, LauncherCtx, Layout, Program, RankCtx, RankResult, block_on, check, check_eq, done, eventually,
 };
@@ -22,7 +23,8 @@ pub const CASES: &[(&str, Run)] = &[
     ("await/-/-/another-waker", another_waker),
     ("await/-/-/many-in-one-thread", many),
     ("await/-/-/wakers-that-panic-and-drop", unruly),
-    ("await/-/-/continuation-that-waits", continuation),
+    ("await/-/-/continuation-that-waits", |ctx, kind| continuation(ctx, kind, false)),
+    ("await/-/-/continuation-behind-a-stream", |ctx, kind| continuation(ctx, kind, true)),
 ];
 
 fn value(ctx: &RankCtx, kind: Kind) -> RankResult {
@@ -262,7 +264,7 @@ impl Wake for Waits {
 
 /// In processes that have made no tensor before: what is set comes in their first segment.
 pub const FRESH: Program =
-    Program { name: "promise-continuation", run: |ctx: &RankCtx| continuation(ctx, Kind::Host) };
+    Program { name: "promise-continuation", run: |ctx: &RankCtx| continuation(ctx, Kind::Host, false) };
 
 pub fn in_fresh_processes() -> Case {
     let case = Case::launcher(SUITE, "await/-/-/continuation-and-first-segment", |ctx: &LauncherCtx| {
@@ -274,7 +276,8 @@ pub fn in_fresh_processes() -> Case {
     case.backend("host").layouts(&[Layout::Processes])
 }
 
-fn continuation(ctx: &RankCtx, kind: Kind) -> RankResult {
+/// `behind` streams, or as they are.
+fn continuation(ctx: &RankCtx, kind: Kind, behind: bool) -> RankResult {
     let s = Scene::new(ctx, kind)?;
     let (first, first_promise) = s.ask::<()>()?;
     let (second, second_promise) = s.ask()?;
@@ -290,8 +293,18 @@ fn continuation(ctx: &RankCtx, kind: Kind) -> RankResult {
     // The second one is set while the waker of the first waits for it, and lies in a segment that is made for it: it comes over
     // a link that the waiting thread, which may be the one that serves links, has to look after by itself.
     let size = 8 << 20;
+    let streams = [1, 2].map(SimStream::new);
     std::thread::scope(|scope| -> Any<()> {
-        let setter = first_promise.map(|first| scope.spawn(move || first.set(())));
+        let setter = first_promise.map(|first| {
+            let stream = streams[0].stream();
+            scope.spawn(move || {
+                if !behind {
+                    return first.set(());
+                }
+                first.set_when_ready((), stream);
+                Ok(())
+            })
+        });
         if let Some(waits) = &waits {
             eventually("the waker waits", || waits.begun.load(Ordering::Acquire))?;
         }
@@ -299,7 +312,11 @@ fn continuation(ctx: &RankCtx, kind: Kind) -> RankResult {
         if let Some(second) = second_promise {
             let mut buf = TensorBuf::zeros_in(s.team.hub().tensors(), &[size / 4], DType::F32)?;
             buf.as_mut_slice::<f32>()?.fill(1.5);
-            second.set(buf.freeze())?;
+            if behind {
+                second.set_when_ready(buf.freeze(), streams[1].stream());
+            } else {
+                second.set(buf.freeze())?;
+            }
         }
         if let Some(setter) = setter {
             setter.join().unwrap()?;
