@@ -28,7 +28,8 @@ const PARTIES: usize = 2;
 ///
 /// `.await` gives up at the default deadline ([`COMM_TIMEOUT_MS`](comm_core::config::TIMEOUT_MS)), counted from when it was first
 /// polled in vain, or at [another](Future::with_deadline); it may be awaited again. Dropped, or dropped while it is awaited, it
-/// leaves nothing behind. A task costs no thread and no descriptor.
+/// leaves nothing behind. A task costs no thread and no descriptor but those of the [`Hub`](comm_core::hub::Hub) of the process,
+/// which the first one starts, whatever the kind: it has the clock by which a task is woken.
 ///
 /// ```
 /// use comm_promise::Promise;
@@ -155,7 +156,7 @@ impl<T: Send + 'static> Future<T> {
     }
 
     /// Has `enter` called before a thread sleeps for this future, and what it gives dropped when the thread goes on: to let go
-    /// of an interpreter's lock meanwhile. Not called for a value that is there. A [`JoinAll`](crate::JoinAll) and a
+    /// of an interpreter's lock meanwhile. Not called for a value that is there, nor by those who attach and set. A [`JoinAll`](crate::JoinAll) and a
     /// [`Select`](crate::Select) have their own, and do not call those of their futures.
     ///
     /// ```

@@ -64,7 +64,8 @@ pub fn for_operand(_device: DeviceKind, per_device_per_process: bool) -> Kind {
 }
 
 impl<T: Send + 'static> Promise<T> {
-    /// A promise among threads of this process, of any type: the value comes out as it was put in.
+    /// A promise among threads of this process, of any type: the value comes out as it was put in. (In a forked child of a process
+    /// that has a hub nothing can be done with it: what can be said is [`Error::Forked`], by its [`future`](Promise::future).)
     ///
     /// ```
     /// use comm_core::Deadline;
