@@ -295,7 +295,8 @@ impl<'t> OpGuard<'t> {
     fn give_up(&self, what: &dyn Display, late: &[usize], seen: i64, expected: i64) -> Error {
         let shared = &self.team.shared;
         let missing = late.iter().map(|&rank| Missing { rank, state: shared.state_of(rank) }).collect();
-        let text = format!("{} #{}: {what}", self.op, self.seq);
+        // The others read it too, those who are named as late among them: it says whose wait it was.
+        let text = format!("{} #{} of rank {}: {what}", self.op, self.seq, self.team.rank());
         let waited = Waited { what: text, waited: self.patience.waited(), missing, seen, expected };
         shared.end(&Ending::TimedOut { by: self.team.rank(), waited });
         // Whoever was first to end the team is who is told of.

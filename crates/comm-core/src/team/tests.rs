@@ -213,9 +213,16 @@ fn a_timeout_in_a_barrier_names_the_missing_and_ends_the_team() {
     });
     for error in results {
         match error {
-            Error::Timeout { missing, waited, .. } => {
+            Error::Timeout { what, missing, waited, .. } => {
                 assert_eq!(missing.iter().map(|m| m.rank).collect::<Vec<_>>(), [2]);
                 assert!(waited >= SOON);
+                // Also the late one reads whose wait it was.
+                assert!(
+                    ["barrier #2 of rank 0: ", "barrier #2 of rank 1: "]
+                        .iter()
+                        .any(|whose| what.starts_with(whose)),
+                    "{what}"
+                );
             }
             other => panic!("{other}"),
         }
