@@ -262,6 +262,9 @@ pub struct MultirankArgs {
     /// Run the long versions of the cases
     #[arg(long)]
     pub full: bool,
+    /// Show the cases that would run, a line each, and run none
+    #[arg(long, conflicts_with_all = ["file", "conformance"])]
+    pub list: bool,
     /// Write what the cases of conformance have run to FILE, as a page of the documentation
     #[arg(long, value_name = "FILE", requires = "full")]
     pub conformance: Option<PathBuf>,
@@ -286,6 +289,7 @@ impl MultirankArgs {
             filter,
             seed: _,
             full: _,
+            list: _,
             conformance: _,
             json: _,
         } = self;

@@ -32,6 +32,9 @@ pub struct Merged {
 /// # Errors
 /// [`Fail::Check`] if a case failed or hung, [`Fail::Usage`] if the filter matches nothing anywhere.
 pub fn run(args: &MultirankArgs) -> Result<(), Fail> {
+    if args.list {
+        return list(args);
+    }
     check_writable(&args.json)?;
     if let Some(file) = &args.conformance {
         can_write("--conformance", file)?;
@@ -64,7 +67,7 @@ pub fn run_all(args: &MultirankArgs, workspace: &Workspace, people: People) -> R
     let flags = flags(args);
     let mut merged = Merged::default();
     for (package, program) in &programs {
-        if args.chooses() && lists_nothing(program, &flags) {
+        if args.chooses() && listed(program, &flags).is_some_and(|cases| cases.is_empty()) {
             continue;
         }
         note(&format!("test-multirank: {package}"));
@@ -72,7 +75,7 @@ pub fn run_all(args: &MultirankArgs, workspace: &Workspace, people: People) -> R
         run_one(package, program, &flags, &file, args.chooses(), &mut merged)?;
     }
     if merged.rows.is_empty() {
-        return Err(Fail::usage(format!("no case of {} matches {}", names(&packages), flags.join(" "))));
+        return Err(no_case(&packages, &flags));
     }
     people.line(&summary(&merged.rows));
     for row in merged.rows.iter().map(Outcome::of).filter(Outcome::is_bad) {
@@ -86,6 +89,30 @@ pub fn run_all(args: &MultirankArgs, workspace: &Workspace, people: People) -> R
         ));
     }
     Ok(merged)
+}
+
+/// Prints the cases that the flags choose, a line each.
+fn list(args: &MultirankArgs) -> Result<(), Fail> {
+    let workspace = Workspace::read()?;
+    let packages = workspace.packages_with_test(TARGET);
+    let flags = flags(args);
+    let mut cases = 0;
+    for (package, program) in &build(&packages)? {
+        let listed = listed(program, &flags).ok_or_else(|| {
+            Fail::check(format!("the multi-rank tests of {package} cannot say what they have"))
+        })?;
+        cases += listed.len();
+        listed.iter().for_each(|case| People::Stdout.line(case));
+    }
+    if cases == 0 { Err(no_case(&packages, &flags)) } else { Ok(()) }
+}
+
+fn no_case(packages: &[&Package], flags: &[String]) -> Fail {
+    Fail::usage(format!(
+        "no case of {} matches {}; `cargo xtask test-multirank --list` shows what there is",
+        names(packages),
+        flags.join(" ")
+    ))
 }
 
 fn names(packages: &[&Package]) -> String {
@@ -147,12 +174,18 @@ fn flags(args: &MultirankArgs) -> Vec<String> {
     flags
 }
 
-/// Whether a target has no case that was chosen. It would say so as an error, which it is only if no other
-/// target has one either.
-fn lists_nothing(program: &Path, flags: &[String]) -> bool {
+/// The cases of a target that were chosen, a line each; `None` if it cannot say. With none it says so as an error, which
+/// it is only if no other target has one either.
+fn listed(program: &Path, flags: &[String]) -> Option<Vec<String>> {
     let mut command = Command::new(program);
-    command.args(flags).arg("--list").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.code() == Some(2))
+    command.args(flags).arg("--list").stdin(Stdio::null()).stderr(Stdio::null());
+    let mut cases = Vec::new();
+    let status = run_lines(&mut command, |line| cases.push(line.to_owned())).ok()?;
+    match status.code() {
+        Some(0) => Some(cases),
+        Some(2) => Some(Vec::new()),
+        _ => None,
+    }
 }
 
 /// Runs one target and takes over its rows. What it prints is progress; its rows are the result.
@@ -334,12 +367,15 @@ echo "$ROW ]" >> "$out"
         let file = folder.path().join("target.sh");
         std::fs::write(
             &file,
-            "for last; do :; done\n[ $last = --list ] && [ $1 = --filter ] && exit 2\nexit 0",
+            "for last; do :; done\n[ $last = --list ] || exit 1\n[ $1 = --filter ] && exit 2\n[ $1 = --seed ] && kill -9 $$\necho a; echo b",
         )?;
-        let flags = |filter: &str| [file.display().to_string(), filter.to_owned(), "x".to_owned()];
-        assert!(lists_nothing(Path::new("/bin/sh"), &flags("--filter")));
-        assert!(!lists_nothing(Path::new("/bin/sh"), &flags("--world")));
-        assert!(!lists_nothing(Path::new("/no/such/target"), &flags("--filter")));
+        let listed = |flag: &str| {
+            listed(Path::new("/bin/sh"), &[file.display().to_string(), flag.to_owned(), "x".to_owned()])
+        };
+        assert_eq!(listed("--filter"), Some(Vec::new()));
+        assert_eq!(listed("--world"), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(listed("--seed"), None);
+        assert_eq!(super::listed(Path::new("/no/such/target"), &[]), None);
         Ok(())
     }
 
