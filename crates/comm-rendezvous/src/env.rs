@@ -1,5 +1,6 @@
 //! The rendezvous that a launcher means.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Deref;
 
@@ -35,8 +36,12 @@ impl EnvStore {
         };
         let serves = env.rank == 0 && !env.serves_store;
         let server = if serves { Some(serve(host, port)?) } else { None };
-        let address =
-            format!("{}:{port}", if host.contains(':') { format!("[{host}]") } else { host.clone() });
+        let address = match &server {
+            // And not what else the name stands for, where others may serve.
+            Some(server) => server.address().to_string(),
+            None if host.contains(':') => format!("[{host}]:{port}"),
+            None => format!("{host}:{port}"),
+        };
         // Among those that a Python rank waits for which serves.
         let store = TcpOptions::new().announce().connect(address, deadline)?;
         Ok(EnvStore { store, server })
@@ -54,15 +59,26 @@ fn serve(host: &str, port: u16) -> Result<TcpServer> {
     // Those who connect try all of them; of a name for loopback the old address is what everybody has.
     let mut addresses: Vec<_> = addresses.collect();
     addresses.sort_by_key(SocketAddr::is_ipv6);
-    let mut last =
-        Error::BadPeer { place: host.to_owned(), what: "the name stands for no address".to_owned() };
+    listen(&addresses).unwrap_or_else(|| {
+        Err(Error::BadPeer { place: host.to_owned(), what: "the name stands for no address".to_owned() })
+    })
+}
+
+/// Listens at the first address that is one of this machine. If that port is taken it stays so: whoever tries the addresses one
+/// after the other would come to another's server there. `None` if there is no address.
+fn listen(addresses: &[SocketAddr]) -> Option<Result<TcpServer>> {
+    let mut last = None;
     for address in addresses {
-        match ServerOptions::new().ip(address.ip()).port(port).start() {
-            Ok(server) => return Ok(server),
-            Err(error) => last = error,
+        match ServerOptions::new().ip(address.ip()).port(address.port()).start() {
+            Err(error @ Error::Io { .. }) if !is_taken(&error) => last = Some(Err(error)),
+            served => return Some(served),
         }
     }
-    Err(last)
+    last
+}
+
+fn is_taken(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
 }
 
 impl Deref for EnvStore {
@@ -70,5 +86,28 @@ impl Deref for EnvStore {
 
     fn deref(&self) -> &TcpStore {
         &self.store
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_address_of_this_machine_is_where_it_listens() {
+        // One that is set aside for documents, and so of no machine.
+        let (nowhere, here) = (([192, 0, 2, 1], 0).into(), ([127, 0, 0, 1], 0).into());
+        assert!(listen(&[]).is_none() && matches!(listen(&[nowhere]), Some(Err(Error::Io { .. }))));
+        let server = listen(&[nowhere, here]).unwrap().unwrap();
+        assert!(server.address().ip().is_loopback());
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_not_served_elsewhere() {
+        let others = TcpServer::start().unwrap();
+        let elsewhere = SocketAddr::new([127, 0, 0, 2].into(), others.address().port());
+        let error = listen(&[others.address(), elsewhere]).unwrap().unwrap_err();
+        assert!(is_taken(&error), "{error}");
+        assert!(error.to_string().contains(&others.address().to_string()), "{error}");
     }
 }

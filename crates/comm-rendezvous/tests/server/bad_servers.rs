@@ -62,13 +62,33 @@ fn a_length_without_bytes_is_not_believed() {
 }
 
 #[test]
+fn a_list_without_end_is_not_taken() {
+    let key = [&8192u64.to_le_bytes()[..], &[b'k'; 8192]].concat();
+    let answer = [i64::MAX.to_le_bytes().to_vec(), key.repeat(8192)].concat();
+    let error = client(answering(answer.leak(), false)).list_keys(AMPLE).unwrap_err();
+    assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("bytes of keys")), "{error}");
+}
+
+#[test]
 fn nonsense_is_an_error() {
     let error = client(answering(&[2], false)).wait(&["k"], soon()).unwrap_err();
     assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("ends a wait with 2")), "{error}");
     let error = client(answering(&[1, 2, 3, 4], false)).set("k", b"", soon()).unwrap_err();
     assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("echo")), "{error}");
-    let error = client(answering(&[0xff; 8], false)).queue_try_pop("k", soon()).unwrap_err();
-    assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("-1 values")), "{error}");
+    // How many of something there are is never less than none.
+    let less = || client(answering(&[0xff; 8], false));
+    let refused = [
+        less().queue_try_pop("k", soon()).err(),
+        less().queue_len("k", soon()).err(),
+        less().num_keys(soon()).err(),
+        less().list_keys(soon()).err(),
+    ];
+    for error in refused {
+        assert!(
+            matches!(&error, Some(Error::BadPeer { what, .. }) if what.contains("there are -1 ")),
+            "{error:?}"
+        );
+    }
 }
 
 #[test]

@@ -130,6 +130,12 @@ impl Connection {
         Ok(i64::from_le_bytes(self.read(deadline)?))
     }
 
+    /// Reads how many of something there are.
+    pub fn count(&mut self, of: &str, deadline: Deadline) -> Result<usize, Failure> {
+        let number = self.number(deadline)?;
+        usize::try_from(number).map_err(|_| Failure::Bad(format!("it says that there are {number} {of}")))
+    }
+
     /// Reads a length and as many bytes.
     pub fn text(&mut self, deadline: Deadline) -> Result<Vec<u8>, Failure> {
         let length = u64::from_le_bytes(self.read(deadline)?);

@@ -8,6 +8,9 @@ use crate::rendezvous::{fitting, fitting_values};
 use crate::tcp::client::connection::Failure;
 use crate::tcp::request::{Op, Writer};
 
+/// The longest list of keys that is taken, in bytes with what stands before each: what a server of ours answers with at most.
+const LONGEST_LIST: usize = 64 << 20;
+
 /// What only a server has.
 impl TcpStore {
     /// Adds bytes to the end of a value, which is empty where nothing is.
@@ -28,7 +31,7 @@ impl TcpStore {
     pub fn num_keys(&self, deadline: impl Into<Deadline>) -> Result<usize> {
         let deadline = deadline.into();
         let ask = Writer::new().op(Op::NumKeys);
-        self.call("count keys", deadline, ask, |connection| Ok(connection.number(deadline)?.max(0) as usize))
+        self.call("count keys", deadline, ask, |connection| connection.count("keys", deadline))
     }
 
     /// The values under all of the keys, as soon as they are there.
@@ -81,10 +84,9 @@ impl TcpStore {
         let deadline = deadline.into();
         let ask = Writer::new().op(Op::QueuePop).text(&wired(key));
         let op = format_args!("pop from {}", Keys(&[key])).to_string();
-        self.call(op, deadline, ask, |connection| match connection.number(deadline)? {
+        self.call(op, deadline, ask, |connection| match connection.count("values", deadline)? {
             0 => Ok(None),
-            n if n > 0 => connection.text(deadline).map(Some),
-            n => Err(Failure::Bad(format!("it says that a queue has {n} values"))),
+            _ => connection.text(deadline).map(Some),
         })
     }
 
@@ -120,7 +122,7 @@ impl TcpStore {
         let deadline = deadline.into();
         let ask = Writer::new().op(Op::QueueLen).text(&wired(key));
         let op = format_args!("count {}", Keys(&[key])).to_string();
-        self.call(op, deadline, ask, |connection| Ok(connection.number(deadline)?.max(0) as usize))
+        self.call(op, deadline, ask, |connection| connection.count("values", deadline))
     }
 
     /// All keys, in no order. Those that other programs have set in other ways than a store does keep what these have put
@@ -133,14 +135,18 @@ impl TcpStore {
         let deadline = deadline.into();
         let ask = Writer::new().op(Op::ListKeys);
         self.call("list keys", deadline, ask, |connection| {
-            let count = connection.number(deadline)?;
-            (0..count)
-                .map(|_| {
-                    let key = connection.text(deadline)?;
-                    let key = String::from_utf8_lossy(&key);
-                    Ok(key.strip_prefix('/').unwrap_or(&key).to_owned())
-                })
-                .collect()
+            let count = connection.count("keys", deadline)?;
+            let (mut keys, mut size) = (Vec::new(), 0);
+            while keys.len() < count {
+                let key = connection.text(deadline)?;
+                size += size_of::<u64>() + key.len();
+                if size > LONGEST_LIST {
+                    return Err(Failure::Bad(format!("it lists more than {LONGEST_LIST} bytes of keys")));
+                }
+                let key = String::from_utf8_lossy(&key);
+                keys.push(key.strip_prefix('/').unwrap_or(&key).to_owned());
+            }
+            Ok(keys)
         })
     }
 
