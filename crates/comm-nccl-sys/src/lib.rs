@@ -42,6 +42,7 @@ pub mod sys;
 #[cfg(test)]
 mod tests;
 mod version;
+mod whole;
 
 pub use calls::Progress;
 pub use capability::Capability;

@@ -11,6 +11,7 @@ use crate::capability::Capability;
 use crate::error::{Error, Result};
 use crate::sys::{Functions, ncclResult_t};
 use crate::version::Version;
+use crate::whole::whole;
 
 /// The variable that names the library. If it is set, nothing else is tried.
 pub const VARIABLE: &str = "COMM_NCCL_LIB";
@@ -136,6 +137,10 @@ pub(crate) fn find(variable: Option<OsString>, names: &[&str]) -> Result<Nccl> {
 
 /// Opens one, or says in one line why it does not do.
 fn open(path: &OsStr) -> Result<Nccl, String> {
+    if path.as_encoded_bytes().contains(&b'/') {
+        // One that the linker has to look for was put there by who installs libraries.
+        whole(path.as_ref())?;
+    }
     // All that it needs is bound now: what cannot be is an error here, and not a process that dies in a later call.
     // SAFETY: this runs the library's initialisers. That they may run is what whoever installs a libnccl on this machine, or
     // names a file in the variable, says.

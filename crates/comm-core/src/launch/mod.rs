@@ -106,7 +106,10 @@ impl LaunchEnv {
         let master_addr = vars.first(&[config::MASTER_ADDR.name, "MASTER_ADDR"])?;
         let master_port = match vars.first(&[config::MASTER_PORT.name, "MASTER_PORT"])? {
             None => None,
-            Some((name, text)) => Some(text.parse().map_err(|_| unusable(name, &text, "it is no port"))?),
+            Some((name, text)) => match text.parse() {
+                Ok(port @ 1..) => Some(port),
+                _ => return Err(unusable(name, &text, "it is no port from 1 to 65535")),
+            },
         };
         Ok(Some(LaunchEnv {
             launcher: set.launcher,

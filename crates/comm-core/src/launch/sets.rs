@@ -161,7 +161,7 @@ fn tasks_here(vars: &Vars<'_>) -> Result<Option<usize>> {
                 (tasks, nodes.ok_or_else(wrong)?)
             }
         };
-        before += nodes;
+        before = usize::saturating_add(before, nodes);
         if node < before {
             return tasks.parse().map(Some).map_err(|_| wrong());
         }

@@ -153,10 +153,13 @@ fn what_cannot_be_read_is_an_error_that_names_it() {
         &[("COMM_RANK", ""), ("COMM_WORLD_SIZE", "2")],
         "COMM_RANK=\"\" cannot be used: it is set but empty",
     );
-    refused(&[OURS, &[("COMM_MASTER_PORT", "65536")]].concat(), "COMM_MASTER_PORT=\"65536\" cannot be used");
+    for port in ["65536", "0", "-1", "http"] {
+        let told = format!("COMM_MASTER_PORT={port:?} cannot be used: it is no port");
+        refused(&[OURS, &[("COMM_MASTER_PORT", port)]].concat(), &told);
+    }
     refused(&[OURS, &[("MASTER_ADDR", "")]].concat(), "MASTER_ADDR");
     refused(&[OURS, &[("COMM_INSTANCE_ID", "")]].concat(), "COMM_INSTANCE_ID");
-    for list in ["2", "2(x3", "2(x3)", "2(y3),1", "a(x4)", "1,1,1"] {
+    for list in ["2", "2(x3", "2(x3)", "2(y3),1", "a(x4)", "1,1,1", "2,a(x18446744073709551615)"] {
         let vars = [&SLURM[..7], &[("SLURM_STEP_TASKS_PER_NODE", list)]].concat();
         refused(&vars, "SLURM_STEP_TASKS_PER_NODE");
     }
