@@ -6,14 +6,23 @@ mod counts;
 mod fork;
 mod hostile;
 mod lending;
+mod limits;
 mod tensors;
 mod tickets;
 
 pub fn cases() -> Vec<Case> {
-    [tensors::cases(), lending::cases(), tickets::cases(), counts::cases(), hostile::cases(), fork::cases()]
-        .concat()
+    [
+        tensors::cases(),
+        lending::cases(),
+        tickets::cases(),
+        counts::cases(),
+        limits::cases(),
+        hostile::cases(),
+        fork::cases(),
+    ]
+    .concat()
 }
 
 pub fn programs() -> Vec<Program> {
-    [counts::PROGRAMS, hostile::PROGRAMS].concat()
+    [counts::PROGRAMS, limits::PROGRAMS, hostile::PROGRAMS].concat()
 }
