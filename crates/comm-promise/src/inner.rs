@@ -13,7 +13,7 @@ use comm_core::{Error, Kind, Result};
 use crate::home::{self, Home, Site, lock, short};
 use crate::letter;
 use crate::lot::{Lot, Tenancy};
-use crate::state::{self, End, HOME, Phase, ROWS, Seat, TASKS, THREADS, Tasks, Word};
+use crate::state::{self, End, HOME, Local, Phase, ROWS, Seat, TASKS, THREADS, Tasks, Word};
 use crate::value::Codec;
 
 /// Where the word of a promise lies.
@@ -24,21 +24,12 @@ enum Place<T> {
     Shared(Arc<Lot>, Codec<T>),
 }
 
-/// What there is of the value in this process.
-struct Local<T> {
-    /// Set here, and not read.
-    value: Option<Result<T>>,
-    /// Whether the future has got what it ends with. One that was given up while the value was put there has not got that: it
-    /// goes back to whoever sets it.
-    consumed: bool,
-}
-
 /// A promise at its home.
 pub(crate) struct Inner<T> {
     place: Place<T>,
     generation: u64,
     tasks: Tasks,
-    local: Mutex<Local<T>>,
+    local: Local<Result<T>>,
     /// How many hold it in this process; they share one row.
     here: Mutex<usize>,
     future_taken: AtomicBool,
@@ -77,7 +68,7 @@ impl<T: Send + 'static> Inner<T> {
             place,
             generation,
             tasks: Tasks::default(),
-            local: Mutex::new(Local { value: None, consumed: false }),
+            local: Local::default(),
             here: Mutex::new(1),
             future_taken: AtomicBool::new(false),
             lost: Mutex::default(),
@@ -134,27 +125,7 @@ impl<T> Inner<T> {
     /// # Errors
     /// The value, and what the word is instead.
     pub(crate) fn set(&self, value: Result<T>) -> Result<(), (Result<T>, Word)> {
-        let cell = &self.seat().cell;
-        if let Err(word) = state::begin(cell, self.generation, HOME) {
-            return Err((value, word));
-        }
-        self.put(value);
-        self.finish()
-    }
-
-    /// Puts the value where it is to be read; it is not set yet.
-    fn put(&self, value: Result<T>) {
-        lock(&self.local).value = Some(value);
-    }
-
-    /// Sets it to the value that has been put there.
-    fn finish(&self) -> Result<(), (Result<T>, Word)> {
-        let Err(word) = state::finish(&self.seat().cell, self.generation, HOME, self) else { return Ok(()) };
-        // Given up meanwhile: nobody has taken it, since only what is set is taken.
-        match lock(&self.local).value.take() {
-            Some(value) => Err((value, word)),
-            None => Ok(()),
-        }
+        self.local.set(&self.seat().cell, self.generation, value, self)
     }
 
     /// Whether it has ended, with a value or without.
@@ -222,7 +193,7 @@ impl<T> Inner<T> {
 
     /// Whether its value has been read.
     pub(crate) fn is_consumed(&self) -> bool {
-        lock(&self.local).consumed
+        self.local.is_consumed()
     }
 
     pub(crate) fn end(&self) -> Option<Word> {
@@ -253,15 +224,12 @@ impl<T> Inner<T> {
 
     /// Takes what it has ended with, as the word says.
     pub(crate) fn take(&self, word: Word) -> Found<T> {
-        let mut local = lock(&self.local);
-        if local.consumed {
+        let Some(mut reading) = self.local.read() else {
             return Found::Ended(Err(Error::AlreadyConsumed { what: self.name() }));
-        }
+        };
         let outcome = match word.phase() {
             Phase::Set if word.generation() != self.generation => Err(self.scribbled(word)),
-            Phase::Set if word.row() == HOME => {
-                local.value.take().unwrap_or_else(|| Err(self.scribbled(word)))
-            }
+            Phase::Set if word.row() == HOME => reading.value().unwrap_or_else(|| Err(self.scribbled(word))),
             Phase::Set => match self.read(word) {
                 Found::Ended(outcome) => outcome,
                 on_its_way => return on_its_way,
@@ -271,7 +239,7 @@ impl<T> Inner<T> {
             Phase::Writing => Err(self.broken(word)),
             Phase::Free | Phase::Open | Phase::Returned => Err(self.scribbled(word)),
         };
-        local.consumed = true;
+        reading.consume();
         lock(&self.lost).clear();
         Found::Ended(outcome)
     }
@@ -398,12 +366,12 @@ mod tests {
     fn half_set() -> Arc<Inner<&'static str>> {
         let inner = Inner::own();
         state::begin(&inner.seat().cell, inner.generation, HOME).unwrap();
-        inner.put(Ok("value"));
+        inner.local.put(Ok("value"));
         inner
     }
 
     fn is_given_back(inner: &Inner<&'static str>, how: End) {
-        match inner.finish() {
+        match inner.local.finish(&inner.seat().cell, inner.generation, inner) {
             Err((Ok("value"), word)) => assert_eq!(word.how(), how),
             other => panic!("{other:?}"),
         }
@@ -433,7 +401,7 @@ mod tests {
     #[test]
     fn a_value_that_is_set_is_read_once() {
         let inner = half_set();
-        inner.finish().unwrap();
+        inner.local.finish(&inner.seat().cell, inner.generation, &*inner).unwrap();
         inner.give_up(End::Cancelled);
         let read = || match inner.take(inner.end().unwrap()) {
             Found::Ended(outcome) => outcome,

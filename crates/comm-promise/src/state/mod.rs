@@ -18,11 +18,13 @@
 
 use comm_core::wait::{Bell, Cell};
 
+mod local;
 #[cfg(loom)]
 mod model;
 mod seat;
 mod word;
 
+pub(crate) use local::Local;
 pub(crate) use seat::{Seat, Tasks};
 pub(crate) use word::{End, Phase, Word};
 

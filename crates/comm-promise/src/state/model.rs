@@ -13,7 +13,7 @@ mod loom_models {
     use comm_core::wait::model::Patience;
 
     use crate::state::seat::{Seat, Tasks};
-    use crate::state::{self, End, HOME, Phase, TASKS, THREADS};
+    use crate::state::{self, End, HOME, Local, Phase, TASKS, THREADS};
 
     /// A promise as threads of a process have it.
     struct Promise {
@@ -319,6 +319,66 @@ mod loom_models {
                 task.sleep();
             }
             setter.join().unwrap();
+        });
+    }
+
+    /// A value that is set here, and read, cancelled or given up beside that.
+    struct Value {
+        promise: Promise,
+        local: Local<u64>,
+    }
+
+    impl Value {
+        fn set(&self, value: u64) -> Result<(), (u64, state::Word)> {
+            let Promise { seat, generation, .. } = &self.promise;
+            self.local.set(&seat.cell, *generation, value, &self.promise)
+        }
+
+        /// What the future gets; `None` if it has got it before.
+        fn read(&self) -> Option<Option<u64>> {
+            let word = state::end_of(&self.promise.seat.cell, self.promise.generation).unwrap();
+            let mut reading = self.local.read()?;
+            let value = if word.phase() == Phase::Set { Some(reading.value().unwrap()) } else { None };
+            reading.consume();
+            Some(value)
+        }
+    }
+
+    /// Somebody sets it, beside what `ends` does, which gives what the future gets: nothing is lost, and nothing is there twice.
+    fn set_beside(ends: impl Fn(&Arc<Value>) -> Option<u64>) {
+        let promise = Arc::into_inner(Promise::new(&[HOME])).unwrap();
+        let value = Arc::new(Value { promise, local: Local::default() });
+        let there = value.clone();
+        let setter = thread::spawn(move || there.set(7));
+        let read = ends(&value);
+        assert_eq!(value.read(), None, "it is read once");
+        match (setter.join().unwrap(), read) {
+            (Ok(()), Some(7)) | (Err((7, _)), None) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_given_up_beside_is_read_or_goes_back() {
+        loom::model(|| {
+            set_beside(|value| {
+                value.promise.give_up(End::Unwanted);
+                value.read().unwrap()
+            });
+        });
+    }
+
+    #[test]
+    fn a_value_that_another_cancels_is_read_or_goes_back_with_three_preemptions() {
+        bounded(3, || {
+            set_beside(|value| {
+                let there = value.clone();
+                let canceller = thread::spawn(move || there.promise.give_up(End::Cancelled));
+                value.promise.wait();
+                let read = value.read().unwrap();
+                canceller.join().unwrap();
+                read
+            });
         });
     }
 }
