@@ -32,6 +32,7 @@ use crate::future::Future;
 /// # Ok::<(), comm_core::Error>(())
 /// ```
 #[doc(alias = "VoidFutureCollect")]
+#[must_use = "a join that is dropped is not read"]
 pub struct JoinAll<T: Send + 'static> {
     members: Vec<Member<T>>,
     blocking: Blocking,
@@ -94,14 +95,12 @@ impl<T: Send + 'static> JoinAll<T> {
     }
 
     /// As [`Future::on_blocking`].
-    #[must_use]
     pub fn on_blocking<G: 'static>(mut self, enter: impl Fn() -> G + Send + Sync + 'static) -> JoinAll<T> {
         self.blocking = Blocking::new(enter);
         self
     }
 
     /// As [`Future::with_deadline`], for all of them together.
-    #[must_use]
     pub fn with_deadline(mut self, deadline: impl Into<Deadline>) -> JoinAll<T> {
         self.awaiting.set_deadline(deadline.into());
         self

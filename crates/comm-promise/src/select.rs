@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use comm_core::error::At;
+use comm_core::hub::refuse_forked;
 use comm_core::{Deadline, Error, Result};
 
 use crate::awaiting::Awaiting;
@@ -45,7 +46,7 @@ impl<T: Send + 'static> Select<'_, T> {
     /// The number, if one is ready within a time.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is nothing to wait for.
+    /// [`Error::InvalidArgument`] if there is nothing to wait for; [`Error::Forked`].
     pub fn wait(mut self, timeout: impl Into<Deadline>) -> Result<Option<usize>> {
         let blocking = self.blocking.clone();
         let look = |waker: &Waker| match self.poll_number(waker) {
@@ -77,6 +78,9 @@ impl<T: Send + 'static> Select<'_, T> {
     }
 
     fn poll_number(&mut self, waker: &Waker) -> Poll<Result<usize>> {
+        if let Err(error) = refuse_forked() {
+            return Poll::Ready(Err(error));
+        }
         let mut waits = false;
         for (number, future) in self.futures.iter_mut().enumerate() {
             match future.poll_end(waker) {

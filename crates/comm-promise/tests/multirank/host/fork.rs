@@ -21,6 +21,8 @@ fn handles(ctx: &RankCtx) -> RankResult {
     let ticketed = Promise::<Wire<u8>>::new(Kind::Host)?;
     let ticketed_future = ticketed.future()?;
     let ticket = ticketed.into_ticket()?;
+    let (there, here) = (Promise::<()>::new(Kind::Host)?, Promise::<()>::process());
+    let (there_future, here_future) = (there.future()?, here.future()?);
     let is_forked = |outcome: Result<(), Error>| matches!(outcome, Err(Error::Forked));
     let child = forked::in_child(|at| {
         at(1);
@@ -58,8 +60,19 @@ fn handles(ctx: &RankCtx) -> RankResult {
         at(7);
         drop((promise, future, local, all));
         at(8);
-        let mut none: Vec<comm_promise::Future<()>> = Vec::new();
-        i32::from(select(&mut none).wait(s.by).is_ok())
+        let pending = [&there, &here].map(|promise| promise.future().map(drop));
+        if !pending.into_iter().all(is_forked) {
+            return 8;
+        }
+        for future in [there_future, here_future] {
+            let mut pending = [future];
+            if !is_forked(select(&mut pending).wait(s.by).map(drop))
+                || !is_forked(block_on(select(&mut pending)).map(drop))
+            {
+                return 9;
+            }
+        }
+        0
     })?;
     check_eq!((child.exit, child.step), (Some(0), 8));
     s.end()
