@@ -269,10 +269,7 @@ impl Incoming {
         hub.may_arrive(nonce)?;
         let [life, bell] = take_fds(packet.fds, "an introduction")?;
         let life = Segment::receive(life, 0, SEGMENT_LEN, Access::ReadOnly)?;
-        let Some(life) = LifeWord::of_peer(Arc::new(life))? else {
-            hub.peer_died(nonce);
-            return Ok(());
-        };
+        let life = LifeWord::of_peer(Arc::new(life))?;
         check_bell(&bell)?;
         let link = self.me.clone();
         let peer = Arc::new(Peer::new(nonce, self.socket.peer_pid(), Arc::new(life), bell, robust, link));

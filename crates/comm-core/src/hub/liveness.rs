@@ -29,18 +29,20 @@ pub(crate) struct LifeWord {
 }
 
 impl LifeWord {
-    /// Takes a peer's life segment; `None` if that peer is dead already.
+    /// Takes a peer's life segment. The peer may be dead already.
     ///
     /// # Errors
     /// [`Error::BadPeer`] if the word was never alive.
-    pub(super) fn of_peer(segment: Arc<Segment>) -> Result<Option<LifeWord>> {
-        match robust::state(word(&segment)?) {
-            robust::State::Alive(alive) => Ok(Some(LifeWord { segment, alive })),
-            robust::State::Died => Ok(None),
+    pub(super) fn of_peer(segment: Arc<Segment>) -> Result<LifeWord> {
+        let alive = match robust::state(word(&segment)?) {
+            robust::State::Alive(alive) => alive,
+            // Of no owner that lives is this the value.
+            robust::State::Died => 0,
             robust::State::Never(value) => {
-                Err(Error::bad_peer(format!("a life word that was never alive: {value:#x}")))
+                return Err(Error::bad_peer(format!("a life word that was never alive: {value:#x}")));
             }
-        }
+        };
+        Ok(LifeWord { segment, alive })
     }
 
     fn word(&self) -> Option<&AtomicU32> {

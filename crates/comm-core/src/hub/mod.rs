@@ -329,20 +329,30 @@ impl Hub {
         }
     }
 
-    /// A peer has introduced itself.
+    /// A peer has introduced itself. It may have died since, and even be known to be dead: what it has done and pushed before is
+    /// there all the same, so it is heard of, and that it is lost.
     fn peer_arrived(self: &Arc<Self>, peer: Arc<Peer>) -> Result<()> {
         let nonce = peer.nonce();
         self.may_arrive(nonce)?;
-        {
+        let died = {
             let mut peers = self.peers();
-            match peers.get(&nonce) {
-                None => {}
+            let died = match peers.get(&nonce) {
+                None => peer.is_past_writing(),
                 Some(Known::Alive(_)) => return Err(Error::bad_peer(format!("a second link from {nonce}"))),
-                Some(Known::Dead) => return Ok(()),
+                Some(Known::Dead) => true,
+            };
+            if !died {
+                peers.insert(nonce, Known::Alive(peer.clone()));
             }
-            peers.insert(nonce, Known::Alive(peer.clone()));
             // With the lock: whoever finds the peer finds that all have been told.
             self.tell(|attendant| attendant.peer_came(&peer));
+            died
+        };
+        if died {
+            peer.mark_dead();
+            self.peer_died(nonce);
+            self.tell(|attendant| attendant.peer_lost(&peer, Loss::Died));
+            return Ok(());
         }
         self.liveness.watch_peer(nonce, peer.life());
         self.watch_pid(&peer);

@@ -131,6 +131,17 @@ impl Scene {
     }
 }
 
+/// A ticket as text, for those who are in no team together.
+pub fn text_of<T: Value>(ticket: &Ticket<T>) -> String {
+    ticket.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The ticket of a text.
+pub fn of_text<T: Value>(text: &str) -> Any<Ticket<T>> {
+    let byte = |pair: &[u8]| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?);
+    Ok(Ticket::from_bytes(&text.as_bytes().chunks(2).map(byte).collect::<Any<Vec<_>>>()?)?)
+}
+
 /// Polls once, by a waker that does nothing.
 pub fn poll<F: std::future::Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))

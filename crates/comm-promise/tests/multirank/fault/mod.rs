@@ -11,6 +11,7 @@ mod link;
 mod moments;
 mod stopped;
 mod strangers;
+mod unheard;
 mod unsent;
 mod worker;
 
@@ -24,6 +25,7 @@ pub fn cases() -> Vec<Case> {
         link::cases(),
         stopped::cases(),
         strangers::cases(),
+        unheard::cases(),
         unsent::cases(),
         moments::cases(),
     ]
@@ -37,6 +39,7 @@ pub fn programs() -> Vec<Program> {
         link::PROGRAMS,
         stopped::PROGRAMS,
         strangers::PROGRAMS,
+        unheard::PROGRAMS,
         unsent::PROGRAMS,
         moments::PROGRAMS,
     ]

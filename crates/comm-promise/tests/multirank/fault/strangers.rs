@@ -4,13 +4,13 @@ use comm_core::Error;
 use comm_core::error::BrokenHow;
 use comm_core::tensor::Tensor;
 use comm_core::{Deadline, Kind};
-use comm_promise::{Promise, Ticket};
+use comm_promise::Promise;
 use comm_testkit::{
     Case, Launch, LauncherCtx, Layout, Program, RankCtx, RankResult, Running, Skip, check, check_eq, done,
 };
 
 use super::{SOON, case};
-use crate::support::{Any, is_broken, tensor};
+use crate::support::{Any, is_broken, of_text, tensor, text_of};
 
 pub const PROGRAMS: &[Program] = &[ASKS, ANSWERS];
 
@@ -102,8 +102,7 @@ fn asks(ctx: &RankCtx) -> RankResult {
     let futures = promises.iter().map(Promise::future).collect::<Result<Vec<_>, _>>()?;
     let mut tickets = Vec::new();
     for promise in promises {
-        let bytes = promise.into_ticket()?.to_bytes();
-        tickets.push(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        tickets.push(text_of(&promise.into_ticket()?));
     }
     ctx.note_value("tickets", tickets);
     for future in futures {
@@ -113,10 +112,7 @@ fn asks(ctx: &RankCtx) -> RankResult {
 }
 
 fn answers(ctx: &RankCtx) -> RankResult {
-    let hex = ctx.args().as_str().unwrap_or_default().as_bytes();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap_or_default(), 16);
-    let bytes = hex.chunks(2).map(byte).collect::<Result<Vec<_>, _>>()?;
-    let ticket = Ticket::<Tensor>::from_bytes(&bytes)?;
+    let ticket = of_text::<Tensor>(ctx.args().as_str().unwrap_or_default())?;
     match Promise::attach(&ticket, SOON) {
         Ok(promise) => {
             promise.set(tensor(&vec![2.5; ELEMENTS])?)?;
