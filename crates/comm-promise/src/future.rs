@@ -269,11 +269,12 @@ impl<T: Send + 'static> Drop for Future<T> {
         if is_forked() {
             return;
         }
-        self.inner.give_up(End::Unwanted);
-        self.inner.discard();
         if self.polled {
+            // First: nobody is to be woken for what he has dropped.
             self.inner.forget_task();
         }
+        self.inner.give_up(End::Unwanted);
+        self.inner.discard();
     }
 }
 

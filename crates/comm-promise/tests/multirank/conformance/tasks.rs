@@ -83,6 +83,7 @@ fn dropped(ctx: &RankCtx, kind: Kind) -> RankResult {
             }
             drop((future, waker));
             check_eq!(Arc::strong_count(&counts), 1, "after {polls} polls");
+            check_eq!(counts.0.load(Ordering::Relaxed), 0, "after {polls} polls: woken for what is dropped");
         }
         s.all()?;
         if let Some(promise) = promise {
@@ -101,12 +102,17 @@ fn dropped(ctx: &RankCtx, kind: Kind) -> RankResult {
         }
         s.all()?;
         if let Some(future) = &mut future {
-            // Begun, and dropped in the middle.
-            drop(async {
+            let mut awaits = Box::pin(async {
                 let value = future.await;
                 panic!("nobody goes on here with {value:?}");
             });
+            // Dropped before it has begun, or in the middle.
+            if !set_before {
+                let polled = awaits.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                check!(polled.is_pending());
+            }
         }
+        s.all()?;
         if let Some(promise) = &promise
             && !set_before
         {
