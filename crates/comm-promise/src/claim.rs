@@ -74,7 +74,8 @@ impl Claim {
         Ok(Attached::There(claim))
     }
 
-    /// Takes a row; none if it has its value already.
+    /// Takes a row; none if it has its value already. Who does so in the moment in which the home loses the link, and has not heard
+    /// of that, is not broken with the others: the promise breaks when he drops it, as he does when he cannot set it.
     fn enter(&self) -> Result<Option<usize>> {
         let word = Word(self.slot.seat.cell.load());
         if self.is_open(word)?.is_none() {
