@@ -36,6 +36,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// earlier run has left is in nobody's way, and two runs may have the same path. The last of those who take part to
 /// [drop](Drop) the store removes the file. If one of them is killed, it stays.
 ///
+/// The file grows by every change, and whoever opens it reads all of them: it is for what ranks need to meet, and not for what
+/// they say as long as they run.
+///
 /// ```
 /// use comm_rendezvous::{FileStore, Rendezvous};
 ///
