@@ -15,11 +15,11 @@ const WEIGHTS: usize = 1;
 
 fn rank(rank: usize, size: usize) -> Outcome {
     let deadline = Duration::from_secs(60);
-    let mesh = DeviceMesh::new(&[size / 2, 2], (0..size as u64).collect())?;
+    let mesh = DeviceMesh::new(&[size / 2, 2], (0..size).collect())?;
     let groups = ThreadGroupManager::with_prefix("axes");
-    let me = MeshRank::new(&mesh, rank as u64, &groups)?;
+    let me = MeshRank::new(&mesh, rank, &groups)?;
     let (batch, weights) = (me.axis(BATCH, deadline)?, me.axis(WEIGHTS, deadline)?);
-    let line = mesh.line(WEIGHTS, rank as u64)?;
+    let line = mesh.line(WEIGHTS, rank)?;
     println!("rank {rank} at {:?}: weights with {:?}, line {}", me.coordinate(), line.ids, line.index);
 
     // Six samples [i, 1], of which this rank has some; and one column of the weights [[1, 10], [2, 20]].

@@ -18,10 +18,10 @@ fn rank(rank: usize, size: usize) -> Outcome {
     let team = Team::join("flows", rank, size, deadline)?;
     let store = store::open(&team, deadline)?;
     // Rank r is device r. The first half is one mesh; the second half is another, from the last device on.
-    let (half, size) = (size as u64 / 2, size as u64);
-    let left = DeviceMesh::new(&[half as usize], (0..half).collect())?;
-    let right = DeviceMesh::new(&[half as usize], (size - half..size).rev().collect())?;
-    let me = Participant::new(&*store, rank as u64);
+    let half = size / 2;
+    let left = DeviceMesh::new(&[half], (0..half).collect())?;
+    let right = DeviceMesh::new(&[half], (size - half..size).rev().collect())?;
+    let me = Participant::new(&*store, rank);
     let rows = TensorSpec::new(&[ROWS, 2], DType::I64, &left, &[Shard(0)])?;
 
     // Scatter: device 0 has a matrix, and each device of the left mesh gets some rows. Everybody makes the same call.

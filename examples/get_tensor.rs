@@ -31,8 +31,8 @@ fn rank(rank: usize, size: usize) -> Outcome {
     let deadline = Deadline::from(Duration::from_secs(60));
     let queue = ThreadGroup::new(Team::join("get-tensor", rank, size, deadline)?, deadline)?;
     let groups = ThreadGroupManager::with_prefix("get-tensor");
-    let mesh = DeviceMesh::new(&[size], (0..size as u64).collect())?;
-    let me = MeshRank::new(&mesh, rank as u64, &groups)?;
+    let mesh = DeviceMesh::new(&[size], (0..size).collect())?;
+    let me = MeshRank::new(&mesh, rank, &groups)?;
 
     // On each device: a row of a matrix, and its own contribution to a sum.
     let row = Tensor::from_slice(&[1, 3], &[10 * rank as i64, 10 * rank as i64 + 1, 10 * rank as i64 + 2])?;

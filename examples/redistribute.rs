@@ -12,9 +12,9 @@ use comm_group::{DeviceMesh, ReduceOp, ThreadGroupManager};
 
 fn rank(rank: usize, size: usize) -> Outcome {
     let deadline = Duration::from_secs(60);
-    let mesh = DeviceMesh::new(&[2, size / 2], (0..size as u64).collect())?;
+    let mesh = DeviceMesh::new(&[2, size / 2], (0..size).collect())?;
     let groups = ThreadGroupManager::with_prefix("redistribute");
-    let me = MeshRank::new(&mesh, rank as u64, &groups)?;
+    let me = MeshRank::new(&mesh, rank, &groups)?;
 
     // Device 0 has a matrix. It comes to lie in blocks: its rows over mesh dimension 0, its columns over mesh dimension 1.
     let numbers: Vec<i64> = (0..24).collect();
@@ -41,7 +41,7 @@ fn rank(rank: usize, size: usize) -> Outcome {
         &[Partial(ReduceOp::Sum), Partial(ReduceOp::Sum)],
     );
     let everywhere = me.redistribute(&sums, &[Replicate, Shard(0)], deadline)?;
-    if let Some(whole) = me.collect(&everywhere, size as u64 - 1, deadline)? {
+    if let Some(whole) = me.collect(&everywhere, size - 1, deadline)? {
         println!("rank {rank} has collected {:?}", whole.as_slice::<i64>()?);
     }
     Ok(())

@@ -76,7 +76,7 @@ pub fn grid(ranks: usize) -> Option<[usize; 2]> {
 
 impl Course {
     fn new(shape: &[usize]) -> Result<Course> {
-        let ids = 0..shape.iter().product::<usize>() as u64;
+        let ids = 0..shape.iter().product::<usize>();
         let mut course = Course { mesh: DeviceMesh::new(shape, ids.collect())?, steps: Vec::new() };
         // Those of a tensor that takes all come first, so that the table tells the chain.
         for dims in [2, 1, 0] {

@@ -16,7 +16,7 @@ use super::report::{Finding, Measured, RankReport};
 use super::weights::{Spec, Weights};
 
 /// The rank that has the tensors at first. The last one gets them in the end.
-const ROOT: u64 = 0;
+const ROOT: usize = 0;
 
 /// Who walks.
 pub struct Walker<'a> {
@@ -105,7 +105,7 @@ impl<'a> Site<'a> {
     /// Meets the other ranks, so that no step has to wait for that.
     fn new(walker: &'a Walker<'a>, course: &'a Course) -> Result<Site<'a>> {
         let (mesh, deadline) = (&course.mesh, Deadline::default());
-        let me = MeshRank::new(mesh, walker.rank as u64, walker.groups)?;
+        let me = MeshRank::new(mesh, walker.rank, walker.groups)?;
         let everybody = walker.groups.group(mesh.ids(), me.id(), deadline)?;
         let mut groups = vec![everybody.clone()];
         for mesh_dim in 0..mesh.ndim() {
@@ -203,8 +203,8 @@ impl<'a> Site<'a> {
         }
     }
 
-    fn collector(&self) -> u64 {
-        self.walker.ranks as u64 - 1
+    fn collector(&self) -> usize {
+        self.walker.ranks - 1
     }
 
     /// Bytes that this rank's groups have counted so far.

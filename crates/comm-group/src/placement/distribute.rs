@@ -33,7 +33,7 @@ impl MeshRank<'_> {
     pub fn distribute(
         &self,
         tensor: Option<&Tensor>,
-        root: u64,
+        root: usize,
         placements: &[Placement],
         deadline: impl Into<Deadline>,
     ) -> Result<Distributed> {
@@ -89,7 +89,7 @@ impl MeshRank<'_> {
     pub fn collect(
         &self,
         part: &Distributed,
-        root: u64,
+        root: usize,
         deadline: impl Into<Deadline>,
     ) -> Result<Option<Tensor>> {
         const OP: &str = "collect";

@@ -236,7 +236,7 @@ mod tests {
     use Placement::{Partial, Replicate, Shard, SubSplit, Uneven};
 
     fn mesh(shape: &[usize]) -> DeviceMesh {
-        DeviceMesh::new(shape, (0..shape.iter().product::<usize>() as u64).collect()).unwrap()
+        DeviceMesh::new(shape, (0..shape.iter().product::<usize>()).collect()).unwrap()
     }
 
     fn rows(n: usize, shape: &[usize], placements: &[Placement]) -> Vec<String> {

@@ -19,7 +19,7 @@ pub trait Groups: Send + Sync {
     ///
     /// # Errors
     /// Those of [`ThreadGroup::new`] and of joining a team; [`Error::InvalidArgument`] if `my_id` is not among the ids.
-    fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>>;
+    fn group(&self, ids: &[usize], my_id: usize, deadline: Deadline) -> Result<Arc<ThreadGroup>>;
 
     /// The same, of devices that are in a group `whole` together, which may end the wait: else a rank that is lost while a group is being
     /// made costs the others their deadline. Not overridden, it does not.
@@ -29,8 +29,8 @@ pub trait Groups: Send + Sync {
     fn group_beside(
         &self,
         whole: &ThreadGroup,
-        ids: &[u64],
-        my_id: u64,
+        ids: &[usize],
+        my_id: usize,
         deadline: Deadline,
     ) -> Result<Arc<ThreadGroup>> {
         let _ = whole;
@@ -38,28 +38,19 @@ pub trait Groups: Send + Sync {
     }
 }
 
-/// The id of a device as that of a rank.
-fn number(id: u64) -> Result<usize> {
-    usize::try_from(id).map_err(|_| Error::invalid("Groups::group", format!("the id {id} is too large")))
-}
-
-fn numbers(ids: &[u64]) -> Result<Vec<usize>> {
-    ids.iter().map(|&id| number(id)).collect()
-}
-
 impl Groups for ThreadGroupManager {
-    fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
-        ThreadGroupManager::group(self, numbers(ids)?, number(my_id)?, deadline)
+    fn group(&self, ids: &[usize], my_id: usize, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
+        ThreadGroupManager::group(self, ids, my_id, deadline)
     }
 
     fn group_beside(
         &self,
         whole: &ThreadGroup,
-        ids: &[u64],
-        my_id: u64,
+        ids: &[usize],
+        my_id: usize,
         deadline: Deadline,
     ) -> Result<Arc<ThreadGroup>> {
-        ThreadGroupManager::group_beside(self, whole, numbers(ids)?, number(my_id)?, deadline)
+        ThreadGroupManager::group_beside(self, whole, ids, my_id, deadline)
     }
 }
 
@@ -67,8 +58,8 @@ impl Groups for ThreadGroupManager {
 pub(super) fn get(
     groups: &dyn Groups,
     whole: Option<&ThreadGroup>,
-    ids: &[u64],
-    my_id: u64,
+    ids: &[usize],
+    my_id: usize,
     deadline: Deadline,
 ) -> Result<Arc<ThreadGroup>> {
     let group = match whole {

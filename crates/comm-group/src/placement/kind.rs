@@ -207,7 +207,7 @@ mod tests {
     use Placement::{Partial, Replicate, Shard, SubSplit, Uneven};
 
     fn why(shape: &[usize], mesh: &[usize], placements: &[Placement]) -> String {
-        let mesh = DeviceMesh::new(mesh, (0..mesh.iter().product::<usize>() as u64).collect()).unwrap();
+        let mesh = DeviceMesh::new(mesh, (0..mesh.iter().product::<usize>()).collect()).unwrap();
         match validate(shape, &mesh, placements) {
             Ok(()) => String::new(),
             Err(Error::InvalidArgument { op: "validate", why }) => why,

@@ -22,7 +22,7 @@ use comm_core::{Error, Result};
 #[derive(Clone, PartialEq, Eq)]
 pub struct DeviceMesh {
     shape: Vec<usize>,
-    ids: Vec<u64>,
+    ids: Vec<usize>,
     /// The ranks in the order of their ids, to find an id among any number of them.
     by_id: Vec<usize>,
 }
@@ -35,7 +35,7 @@ pub struct DeviceMesh {
 pub struct Line {
     /// Ids of the devices, by ascending coordinate.
     #[doc(alias = "GetAllDeviceIds")]
-    pub ids: Vec<u64>,
+    pub ids: Vec<usize>,
     /// Which of the lines of its dimension this is. With the mesh seen as `[left, shape[dim], right]` it is
     /// `left index * right + right index`.
     #[doc(alias = "subGroupId")]
@@ -49,7 +49,7 @@ impl DeviceMesh {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] unless there are as many ids as places, at least one, all different.
-    pub fn new(shape: &[usize], ids: Vec<u64>) -> Result<DeviceMesh> {
+    pub fn new(shape: &[usize], ids: Vec<usize>) -> Result<DeviceMesh> {
         const OP: &str = "DeviceMesh::new";
         let places = shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
         if places != Some(ids.len()) {
@@ -80,7 +80,7 @@ impl DeviceMesh {
 
     /// The ids, in row-major order.
     #[doc(alias = "GetMesh")]
-    pub fn ids(&self) -> &[u64] {
+    pub fn ids(&self) -> &[usize] {
         &self.ids
     }
 
@@ -91,7 +91,7 @@ impl DeviceMesh {
     }
 
     /// Whether a device is in the mesh.
-    pub fn contains(&self, id: u64) -> bool {
+    pub fn contains(&self, id: usize) -> bool {
         self.find("DeviceMesh::contains", id).is_ok()
     }
 
@@ -99,7 +99,7 @@ impl DeviceMesh {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it is not in the mesh.
-    pub fn rank_of(&self, id: u64) -> Result<usize> {
+    pub fn rank_of(&self, id: usize) -> Result<usize> {
         self.find("DeviceMesh::rank_of", id)
     }
 
@@ -107,7 +107,7 @@ impl DeviceMesh {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if it is not in the mesh.
-    pub fn coordinate_of(&self, id: u64) -> Result<Vec<usize>> {
+    pub fn coordinate_of(&self, id: usize) -> Result<Vec<usize>> {
         Ok(self.coordinate(self.find("DeviceMesh::coordinate_of", id)?))
     }
 
@@ -115,7 +115,7 @@ impl DeviceMesh {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the coordinate has another number of dimensions, or lies outside.
-    pub fn id_at(&self, coordinate: &[usize]) -> Result<u64> {
+    pub fn id_at(&self, coordinate: &[usize]) -> Result<usize> {
         self.check_coordinate("DeviceMesh::id_at", coordinate)?;
         let rank = coordinate.iter().zip(&self.shape).fold(0, |rank, (&at, &size)| rank * size + at);
         Ok(self.ids[rank])
@@ -149,7 +149,7 @@ impl DeviceMesh {
     /// [`Error::InvalidArgument`] if there is no such dimension or device.
     #[doc(alias = "ThreadGroupInfo")]
     #[doc(alias = "diffDim")]
-    pub fn line(&self, dim: usize, id: u64) -> Result<Line> {
+    pub fn line(&self, dim: usize, id: usize) -> Result<Line> {
         const OP: &str = "DeviceMesh::line";
         let Some(&mid) = self.shape.get(dim) else {
             return Err(Error::invalid(OP, format!("dimension {dim} of a mesh of shape {:?}", self.shape)));
@@ -171,7 +171,7 @@ impl DeviceMesh {
         Err(Error::invalid(op, format!("coordinate {coordinate:?} in a mesh of shape {:?}", self.shape)))
     }
 
-    fn find(&self, op: &'static str, id: u64) -> Result<usize> {
+    fn find(&self, op: &'static str, id: usize) -> Result<usize> {
         match self.by_id.binary_search_by_key(&id, |&rank| self.ids[rank]) {
             Ok(at) => Ok(self.by_id[at]),
             Err(_) => Err(Error::invalid(op, format!("device {id} is not in the {self}"))),
@@ -211,7 +211,7 @@ impl fmt::Debug for DeviceMesh {
 mod tests {
     use super::*;
 
-    fn line(mesh: &DeviceMesh, dim: usize, id: u64) -> (usize, Vec<u64>) {
+    fn line(mesh: &DeviceMesh, dim: usize, id: usize) -> (usize, Vec<usize>) {
         let line = mesh.line(dim, id).unwrap();
         assert_eq!(line.ids[line.position], id);
         assert_eq!(line.position, mesh.coordinate_of(id).unwrap()[dim]);
@@ -245,7 +245,7 @@ mod tests {
                 }
                 assert_eq!(seen[index], ids, "one number, one line");
             }
-            let mut all: Vec<u64> = seen.concat();
+            let mut all: Vec<usize> = seen.concat();
             all.sort_unstable();
             assert_eq!(all, (100..124).collect::<Vec<_>>());
         }
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn ids_ranks_and_coordinates_agree() {
-        let mesh = DeviceMesh::new(&[2, 1, 3], vec![5, 3, 8, 0, u64::MAX, 7]).unwrap();
+        let mesh = DeviceMesh::new(&[2, 1, 3], vec![5, 3, 8, 0, usize::MAX, 7]).unwrap();
         for (rank, coordinate) in mesh.coordinates().enumerate() {
             let id = mesh.id_at(&coordinate).unwrap();
             assert_eq!(id, mesh.ids()[rank]);
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_mesh_or_not_in_it_is_refused() {
-        let bad: [(&[usize], Vec<u64>); 6] = [
+        let bad: [(&[usize], Vec<usize>); 6] = [
             (&[2, 2], vec![0, 1, 2]),
             (&[0], vec![]),
             (&[2, 0], vec![]),

@@ -31,7 +31,7 @@ use crate::group::ThreadGroup;
 /// use comm_group::ThreadGroupManager;
 /// use comm_group::placement::{DeviceMesh, MeshRank, Placement::{Replicate, Shard}};
 ///
-/// fn rank(id: u64) -> Result<()> {
+/// fn rank(id: usize) -> Result<()> {
 ///     let (mesh, deadline) = (DeviceMesh::new(&[2, 2], (0..4).collect())?, Deadline::default());
 ///     let groups = ThreadGroupManager::with_prefix("mesh-example");
 ///     let me = MeshRank::new(&mesh, id, &groups)?;
@@ -55,7 +55,7 @@ use crate::group::ThreadGroup;
 /// ```
 pub struct MeshRank<'a> {
     pub(super) mesh: &'a DeviceMesh,
-    pub(super) id: u64,
+    pub(super) id: usize,
     pub(super) coordinate: Vec<usize>,
     groups: &'a dyn Groups,
     /// Of all devices.
@@ -75,7 +75,7 @@ impl<'a> MeshRank<'a> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the device is not in the mesh.
-    pub fn new(mesh: &'a DeviceMesh, id: u64, groups: &'a dyn Groups) -> Result<MeshRank<'a>> {
+    pub fn new(mesh: &'a DeviceMesh, id: usize, groups: &'a dyn Groups) -> Result<MeshRank<'a>> {
         let (coordinate, axes) = (mesh.coordinate_of(id)?, vec![OnceLock::new(); mesh.ndim()]);
         Ok(MeshRank { mesh, id, coordinate, groups, everybody: OnceLock::new(), axes })
     }
@@ -86,7 +86,7 @@ impl<'a> MeshRank<'a> {
     }
 
     /// The device that this rank is.
-    pub fn id(&self) -> u64 {
+    pub fn id(&self) -> usize {
         self.id
     }
 
@@ -113,7 +113,7 @@ impl<'a> MeshRank<'a> {
     fn keep(
         &self,
         place: &OnceLock<Arc<ThreadGroup>>,
-        ids: &[u64],
+        ids: &[usize],
         deadline: Deadline,
     ) -> Result<Arc<ThreadGroup>> {
         if let Some(group) = place.get() {
@@ -234,10 +234,10 @@ mod tests {
     }
 
     /// Groups but for one, which a rank cannot have.
-    struct Without<'a>(&'a ThreadGroupManager, [u64; 2]);
+    struct Without<'a>(&'a ThreadGroupManager, [usize; 2]);
 
     impl Groups for Without<'_> {
-        fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
+        fn group(&self, ids: &[usize], my_id: usize, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
             if ids == self.1 {
                 return Err(Error::invalid("Groups::group", "none left"));
             }
@@ -295,10 +295,10 @@ mod tests {
     fn a_group_of_others_is_refused() {
         struct Wrong(ThreadGroupManager);
         impl Groups for Wrong {
-            fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
-                let mut ids: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
+            fn group(&self, ids: &[usize], my_id: usize, deadline: Deadline) -> Result<Arc<ThreadGroup>> {
+                let mut ids: Vec<usize> = ids.to_vec();
                 ids.reverse();
-                self.0.group(ids, my_id as usize, deadline)
+                self.0.group(ids, my_id, deadline)
             }
         }
         let mesh = DeviceMesh::new(&[2], vec![0, 1]).unwrap();

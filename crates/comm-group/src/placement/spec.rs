@@ -92,7 +92,7 @@ impl TensorSpec {
     /// # Errors
     /// [`Error::InvalidArgument`] if the device is not in the mesh.
     #[doc(alias = "localShape")]
-    pub fn local_shape(&self, id: u64) -> Result<Vec<usize>> {
+    pub fn local_shape(&self, id: usize) -> Result<Vec<usize>> {
         Ok(self.held_at(&self.mesh.coordinate_of(id)?).shape())
     }
 
@@ -102,7 +102,7 @@ impl TensorSpec {
     }
 
     /// Checks that a tensor is what a device of the mesh holds.
-    pub(super) fn check_local(&self, op: &'static str, id: u64, local: &Tensor) -> Result<()> {
+    pub(super) fn check_local(&self, op: &'static str, id: usize, local: &Tensor) -> Result<()> {
         let at = self.mesh.coordinate_of(id)?;
         check_local_shape(&self.shape, &self.mesh, &self.placements, &at, local.shape())?;
         self.check_dtype(op, local)

@@ -34,7 +34,7 @@ impl TensorSpec {
     /// contributions cannot be made for an operator; memory of a device, where it takes a copy.
     #[doc(alias = "DistributedScather")]
     #[doc(alias = "DistributedScatter")]
-    pub fn cut(&self, whole: &Tensor, id: u64) -> Result<Tensor> {
+    pub fn cut(&self, whole: &Tensor, id: usize) -> Result<Tensor> {
         const OP: &str = "TensorSpec::cut";
         self.check_whole(OP, whole)?;
         can_contribute(self.mesh(), self.placements(), self.dtype())?;
@@ -42,7 +42,7 @@ impl TensorSpec {
     }
 
     /// The same of what has been checked; what has to be copied comes into a room.
-    pub(super) fn cut_in(&self, whole: &Tensor, id: u64, room: Option<&Arena>) -> Result<Tensor> {
+    pub(super) fn cut_in(&self, whole: &Tensor, id: usize, room: Option<&Arena>) -> Result<Tensor> {
         let at = self.mesh().coordinate_of(id)?;
         let held = self.held_at(&at);
         match self.adds_nothing(&at) {

@@ -9,12 +9,12 @@ use crate::placement::{DeviceMesh, TensorSpec};
 
 /// Which devices a device gives to and gets from, if what each rank of a mesh has goes to the same rank of another.
 pub(super) struct Route {
-    pub(super) gives_to: Option<u64>,
-    pub(super) gets_from: Option<u64>,
+    pub(super) gives_to: Option<usize>,
+    pub(super) gets_from: Option<usize>,
 }
 
 impl Route {
-    pub(super) fn new(id: u64, source: &DeviceMesh, target: &DeviceMesh) -> Route {
+    pub(super) fn new(id: usize, source: &DeviceMesh, target: &DeviceMesh) -> Route {
         // They have the same shape.
         let across =
             |here: &DeviceMesh, there: &DeviceMesh| here.rank_of(id).ok().map(|rank| there.ids()[rank]);
@@ -25,7 +25,7 @@ impl Route {
     pub(super) fn given<'t>(
         &self,
         op: &'static str,
-        id: u64,
+        id: usize,
         source: &TensorSpec,
         local: Option<&'t Tensor>,
     ) -> Result<Option<&'t Tensor>> {
@@ -40,7 +40,7 @@ impl Route {
     }
 
     /// What of that goes through the store.
-    pub(super) fn published(&self, id: u64, given: Option<&Tensor>) -> Vec<(u64, Tensor)> {
+    pub(super) fn published(&self, id: usize, given: Option<&Tensor>) -> Vec<(usize, Tensor)> {
         let leaves = given.filter(|_| self.gives_to != Some(id));
         leaves.map(|local| (id, local.clone())).into_iter().collect()
     }
@@ -59,7 +59,7 @@ impl Participant<'_> {
     ///     let deadline = Deadline::default();
     ///     let team = Team::join("convert-mesh-example", rank, 3, deadline)?;
     ///     let store = comm_store::store::open(&team, deadline)?;
-    ///     let me = Participant::new(&*store, rank as u64);
+    ///     let me = Participant::new(&*store, rank);
     ///     let source = TensorSpec::new(&[2], DType::I32, &DeviceMesh::new(&[2], vec![0, 1])?, &[Shard(0)])?;
     ///     let mine = Tensor::from_slice(&[1], &[rank as i32])?;
     ///     let got = me.convert_mesh("x", &source, &DeviceMesh::new(&[2], vec![1, 2])?, Some(&mine), deadline)?;

@@ -25,7 +25,7 @@ impl Participant<'_> {
     ///     let deadline = Deadline::default();
     ///     let team = Team::join("copy-example", rank, 2, deadline)?;
     ///     let store = comm_store::store::open(&team, deadline)?;
-    ///     let me = Participant::new(&*store, rank as u64);
+    ///     let me = Participant::new(&*store, rank);
     ///     let source = TensorSpec::new(&[3], DType::U8, &DeviceMesh::new(&[], vec![0])?, &[])?;
     ///     let target = DeviceMesh::new(&[], vec![1])?;
     ///     if rank == 0 {

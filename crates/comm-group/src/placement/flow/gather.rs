@@ -25,7 +25,7 @@ impl Participant<'_> {
         name: &str,
         source: &TensorSpec,
         local: Option<&Tensor>,
-        consumer: u64,
+        consumer: usize,
         deadline: impl Into<Deadline>,
     ) -> Result<Option<Tensor>> {
         const FLOW: &str = "gather";
@@ -42,7 +42,7 @@ impl Participant<'_> {
             }
             // All of them, before any is looked at: so nobody waits for this device because of what another one has.
             let others = ids.iter().copied().filter(|&id| id != consumer);
-            let reads: Vec<(u64, Fetched)> =
+            let reads: Vec<(usize, Fetched)> =
                 others.map(|id| Ok((id, flow.fetch(id)?))).collect::<Result<_>>()?;
             for (id, read) in &reads {
                 flow.check(*id, read, &source.local_shape(*id)?, source.dtype())?;

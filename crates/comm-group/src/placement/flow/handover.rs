@@ -51,7 +51,11 @@ impl<'a> Handover<'a> {
     /// The three steps: publishes what is given, each tensor under the id of a device; gets what is gotten; and waits until
     /// what was given has been read. In another order, who gives to itself, or two who give to each other, would wait for what
     /// they do only afterwards.
-    pub(super) fn run<T>(&self, given: &[(u64, Tensor)], get: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+    pub(super) fn run<T>(
+        &self,
+        given: &[(usize, Tensor)],
+        get: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
         self.check_name()?;
         given.iter().try_for_each(|(id, tensor)| self.publish(*id, tensor))?;
         let got = get(self)?;
@@ -62,7 +66,7 @@ impl<'a> Handover<'a> {
     /// Whether the name leaves room for every id: else some keys of a flow were published before another is refused, and one
     /// device were refused what another one is not.
     fn check_name(&self) -> Result<()> {
-        let beside = self.key(u64::MAX).len() - self.name.len();
+        let beside = self.key(usize::MAX).len() - self.name.len();
         let (bytes, most) = (self.name.len(), MAX_KEY_BYTES - beside);
         if bytes > most {
             return Err(Error::invalid(self.flow, format!("a name of {bytes} bytes: it has at most {most}")));
@@ -71,19 +75,19 @@ impl<'a> Handover<'a> {
     }
 
     /// Publishes a tensor for one reader.
-    fn publish(&self, id: u64, tensor: &Tensor) -> Result<()> {
+    fn publish(&self, id: usize, tensor: &Tensor) -> Result<()> {
         let key = self.key(id);
         let Participant { store, stream, to, .. } = self.me;
         store.publish(&key, tensor, stream, 1, *to).map_err(|error| self.placed(error, &key))
     }
 
     /// Fetches what is published under the id of a device, to this participant's.
-    pub(super) fn fetch(&self, id: u64) -> Result<Fetched> {
+    pub(super) fn fetch(&self, id: usize) -> Result<Fetched> {
         self.fetch_to(id, self.me.stream.device())
     }
 
     /// As [`fetch`](Handover::fetch), to any device.
-    pub(super) fn fetch_to(&self, id: u64, device: Device) -> Result<Fetched> {
+    pub(super) fn fetch_to(&self, id: usize, device: Device) -> Result<Fetched> {
         let key = self.key(id);
         let Participant { store, stream, .. } = self.me;
         let fetched = store.fetch_to_device(&key, stream, device, self.deadline);
@@ -91,7 +95,7 @@ impl<'a> Handover<'a> {
     }
 
     /// Whether what was fetched is what it must be.
-    pub(super) fn check(&self, id: u64, fetched: &Fetched, shape: &[usize], dtype: DType) -> Result<()> {
+    pub(super) fn check(&self, id: usize, fetched: &Fetched, shape: &[usize], dtype: DType) -> Result<()> {
         let (field, own, theirs) = if fetched.shape() != shape {
             ("shape", format!("{shape:?}"), format!("{:?}", fetched.shape()))
         } else if fetched.dtype() != dtype {
@@ -109,7 +113,7 @@ impl<'a> Handover<'a> {
     }
 
     /// Fetches what must have this shape and dtype, for keeps.
-    pub(super) fn take(&self, id: u64, shape: &[usize], dtype: DType) -> Result<Tensor> {
+    pub(super) fn take(&self, id: usize, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let fetched = self.fetch(id)?;
         self.check(id, &fetched, shape, dtype)?;
         let tensor = fetched.tensor().clone();
@@ -118,17 +122,17 @@ impl<'a> Handover<'a> {
     }
 
     /// Finishes a read.
-    pub(super) fn finish(&self, id: u64, fetched: Fetched) -> Result<()> {
+    pub(super) fn finish(&self, id: usize, fetched: Fetched) -> Result<()> {
         fetched.finish().map_err(|error| self.placed(error, &self.key(id)))
     }
 
     /// Waits until what this participant has published has been read.
-    fn wait(&self, id: u64) -> Result<()> {
+    fn wait(&self, id: usize) -> Result<()> {
         let key = self.key(id);
         self.me.store.wait_consumed(&key, self.deadline).map_err(|error| self.placed(error, &key))
     }
 
-    fn key(&self, id: u64) -> String {
+    fn key(&self, id: usize) -> String {
         format!("{}/{}/{id}", self.name, self.flow)
     }
 

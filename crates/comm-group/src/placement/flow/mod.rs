@@ -79,14 +79,14 @@ use comm_store::TensorStore;
 #[derive(Clone)]
 pub struct Participant<'a> {
     store: &'a dyn TensorStore,
-    id: u64,
+    id: usize,
     stream: Stream,
     to: Option<DeviceKind>,
 }
 
 impl<'a> Participant<'a> {
     /// The device `id`, whose work goes through this thread's [current stream](Stream::current).
-    pub fn new(store: &'a dyn TensorStore, id: u64) -> Participant<'a> {
+    pub fn new(store: &'a dyn TensorStore, id: usize) -> Participant<'a> {
         Participant { store, id, stream: Stream::current(), to: None }
     }
 
@@ -104,7 +104,7 @@ impl<'a> Participant<'a> {
     }
 
     /// The device that it is.
-    pub fn id(&self) -> u64 {
+    pub fn id(&self) -> usize {
         self.id
     }
 }

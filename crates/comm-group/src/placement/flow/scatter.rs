@@ -28,7 +28,7 @@ impl Participant<'_> {
     pub fn scatter(
         &self,
         name: &str,
-        producer: u64,
+        producer: usize,
         target: &TensorSpec,
         whole: Option<&Tensor>,
         deadline: impl Into<Deadline>,
@@ -44,14 +44,14 @@ impl Participant<'_> {
             || Error::invalid(FLOW, format!("device {producer} is the producer, so it must bring a tensor"));
         let whole = whole.ok_or_else(brought)?;
         target.check_whole(FLOW, whole)?;
-        let cut = |whole: &Tensor, id: u64, room: Option<&Arena>| {
+        let cut = |whole: &Tensor, id: usize, room: Option<&Arena>| {
             // A contribution that adds nothing is made by the host, wherever the whole is.
             target.cut_in(whole, id, room)?.to_device(whole.device(), &self.stream, flow.deadline())
         };
         let own = if is_in { Some(cut(whole, self.id, None)?) } else { None };
-        let others: Vec<u64> = target.mesh().ids().iter().copied().filter(|&id| id != producer).collect();
+        let others: Vec<usize> = target.mesh().ids().iter().copied().filter(|&id| id != producer).collect();
         let shared = if others.is_empty() { whole.clone() } else { flow.shared(whole)? };
-        let piece = |id: u64| Ok((id, cut(&shared, id, flow.room())?));
+        let piece = |id: usize| Ok((id, cut(&shared, id, flow.room())?));
         let given = others.into_iter().map(piece).collect::<Result<Vec<_>>>()?;
         flow.run(&given, |_| Ok(own))
     }

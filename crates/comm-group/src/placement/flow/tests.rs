@@ -25,14 +25,14 @@ fn on_three(name: &str, body: impl Fn(usize, &Participant<'_>) -> Result<()> + S
             s.spawn(move || {
                 let team = Team::join(name, rank, 3, SOON).unwrap();
                 let store = store::open(&team, SOON).unwrap();
-                body(rank, &Participant::new(&*store, rank as u64)).unwrap();
+                body(rank, &Participant::new(&*store, rank)).unwrap();
                 assert_eq!(store.stats().bytes_copied, 0);
             });
         }
     });
 }
 
-fn spec(placement: Placement, ids: [u64; 2]) -> TensorSpec {
+fn spec(placement: Placement, ids: [usize; 2]) -> TensorSpec {
     let mesh = DeviceMesh::new(&[2], ids.to_vec()).unwrap();
     TensorSpec::new(&[4, 6], DType::I32, &mesh, &[placement]).unwrap()
 }
@@ -83,7 +83,7 @@ fn of_replicas_one_is_the_whole() {
         let back = me.gather("x", &spec(Replicate, [0, 1]), locals.get(rank), 2, SOON)?;
         assert!(back.is_none_or(|back| back.shares_storage(&locals[0])));
         let rows = spec(Shard(0), [0, 1]);
-        let half = locals.get(rank).map(|local| rows.cut(local, rank as u64)).transpose()?;
+        let half = locals.get(rank).map(|local| rows.cut(local, rank)).transpose()?;
         let back = me.gather("y", &rows, half.as_ref(), 2, SOON)?;
         assert!(back.is_none_or(|back| back.is_contiguous() && !back.shares_storage(&locals[0])));
         Ok(())

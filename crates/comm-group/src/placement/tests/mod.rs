@@ -13,8 +13,7 @@ const OPS: &[ReduceOp] = &[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Avg, ReduceOp
 
 fn mesh(shape: &[usize]) -> DeviceMesh {
     // Ids that are no ranks.
-    DeviceMesh::new(shape, (0..shape.iter().product::<usize>() as u64).map(|id| 5000 - 7 * id).collect())
-        .unwrap()
+    DeviceMesh::new(shape, (0..shape.iter().product::<usize>()).map(|id| 5000 - 7 * id).collect()).unwrap()
 }
 
 /// All lists with one of `choices` for each of `n`.

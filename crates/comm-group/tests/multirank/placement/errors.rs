@@ -28,13 +28,13 @@ pub fn cases() -> Vec<Case> {
 /// A mesh of two dimensions where there can be one, so that not everybody is in one line.
 fn mesh_of(world: usize) -> Result<DeviceMesh, Error> {
     let grid = if world == 4 { vec![2, 2] } else { vec![world] };
-    DeviceMesh::new(&grid, (0..world as u64).collect())
+    DeviceMesh::new(&grid, (0..world).collect())
 }
 
 fn with_mesh(ctx: &RankCtx, body: fn(&RankCtx, &MeshRank) -> RankResult) -> RankResult {
     let groups = ThreadGroupManager::with_prefix(ctx.name("g"));
     let mesh = mesh_of(ctx.world())?;
-    body(ctx, &MeshRank::new(&mesh, ctx.rank() as u64, &groups)?)
+    body(ctx, &MeshRank::new(&mesh, ctx.rank(), &groups)?)
 }
 
 /// `first` on the first mesh dimension, the rest whole.
@@ -148,7 +148,7 @@ fn other_arguments(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
     let part = rows(rank, n)?;
     let (who, field, ..) = mismatch(rank.redistribute(&part, &on_first(rank, Replicate), SOON))?;
     check_eq!((who, field), (odd, "shape"));
-    let root = u64::from(is_odd);
+    let root = usize::from(is_odd);
     check_eq!(mismatch(rank.collect(&rows(rank, 6)?, root, SOON))?.1, "root");
     let outcome = if is_odd {
         rank.collect(&rows(rank, 6)?, 0, SOON).map(drop)
@@ -203,8 +203,8 @@ fn unsupported(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
 /// A line of one rank reduces what a collective of that line reduces.
 fn premul_of_one(ctx: &RankCtx) -> RankResult {
     let groups = ThreadGroupManager::with_prefix(ctx.name("g"));
-    let mesh = DeviceMesh::new(&[ctx.world(), 1], (0..ctx.world() as u64).collect())?;
-    let rank = MeshRank::new(&mesh, ctx.rank() as u64, &groups)?;
+    let mesh = DeviceMesh::new(&[ctx.world(), 1], (0..ctx.world()).collect())?;
+    let rank = MeshRank::new(&mesh, ctx.rank(), &groups)?;
     let op = ReduceOp::premul_sum(0.5);
     // In a letter, and in place.
     for n in [2, 1000] {
@@ -262,7 +262,7 @@ fn cost(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
     let axes = (0..dims).map(|dim| rank.axis(dim, SOON)).collect::<Result<Vec<_>, Error>>()?;
     let bytes = || axes.iter().map(|group| group.costs().bytes).sum::<u64>();
     for shards in [[Replicate, Shard(0)], [Shard(1), Replicate], [Replicate, Replicate]] {
-        for root in 0..ctx.world() as u64 {
+        for root in 0..ctx.world() {
             let before = bytes();
             let to = &shards[2 - dims..];
             let part = rank.distribute((rank.id() == root).then_some(&whole), root, to, SOON)?;
@@ -280,7 +280,7 @@ fn cost(ctx: &RankCtx, rank: &MeshRank) -> RankResult {
 fn over_before(ctx: &RankCtx) -> RankResult {
     let [groups, others] = ["g", "others"].map(|name| ThreadGroupManager::with_prefix(ctx.name(name)));
     let (mesh, me, all) = (mesh_of(ctx.world())?, ctx.rank(), (0..ctx.world()).collect::<Vec<_>>());
-    let rank = MeshRank::new(&mesh, me as u64, &groups)?;
+    let rank = MeshRank::new(&mesh, me, &groups)?;
     let everybody = groups.group(all.clone(), me, SOON)?;
     goes_on(&rank)?;
     // All are through with it before it ends.
@@ -296,5 +296,5 @@ fn over_before(ctx: &RankCtx) -> RankResult {
     ] {
         check!(matches!(outcome, Err(Error::Aborted { by: 1, .. })), "{outcome:?}");
     }
-    goes_on(&MeshRank::new(&mesh, me as u64, &groups)?)
+    goes_on(&MeshRank::new(&mesh, me, &groups)?)
 }

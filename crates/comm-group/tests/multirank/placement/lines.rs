@@ -36,7 +36,7 @@ pub fn cases() -> Vec<Case> {
 fn run(ctx: &RankCtx) -> RankResult {
     let mesh = DeviceMesh::new(&[2, 2], (0..4).collect())?;
     let manager = ThreadGroupManager::with_prefix(ctx.name("lines"));
-    let rank = MeshRank::new(&mesh, ctx.rank() as u64, &manager)?;
+    let rank = MeshRank::new(&mesh, ctx.rank(), &manager)?;
     let local = Tensor::from_slice(&[1, 1], &[ctx.rank() as i32])?;
     let part = Distributed::new(local, &[2, 2], &[Shard(0), Shard(1)]);
     let before = report::busy();

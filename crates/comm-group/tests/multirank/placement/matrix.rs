@@ -83,8 +83,8 @@ has become {:?}",
 /// All pairs on one mesh dimension, and by which operations they are done.
 fn matrix(ctx: &RankCtx) -> RankResult {
     let groups = Cache::new(ctx, "g");
-    let mesh = DeviceMesh::new(&[ctx.world()], (0..ctx.world() as u64).collect())?;
-    let rank = MeshRank::new(&mesh, ctx.rank() as u64, &groups)?;
+    let mesh = DeviceMesh::new(&[ctx.world()], (0..ctx.world()).collect())?;
+    let rank = MeshRank::new(&mesh, ctx.rank(), &groups)?;
     let all = [Replicate, Shard(0), Shard(1), SUM];
     let steps: [[&[StepOp]; 4]; 4] = [
         [&[], &[ReplicateToShard], &[ReplicateToShard], &[Mask]],
@@ -114,7 +114,7 @@ fn cube(ctx: &LauncherCtx) -> RankResult {
 /// Two and three mesh dimensions.
 fn eight(ctx: &RankCtx) -> RankResult {
     let groups = Cache::new(ctx, "g");
-    let me = ctx.rank() as u64;
+    let me = ctx.rank();
     let on = |grid: &[usize]| DeviceMesh::new(grid, (0..8).collect());
     let (flat, cube) = (on(&[4, 2])?, on(&[2, 2, 2])?);
     let choices = [Replicate, Shard(0), Shard(1), SUM];

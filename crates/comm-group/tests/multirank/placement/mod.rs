@@ -43,7 +43,7 @@ fn case(
 /// Groups by their ids, as long as this lives.
 struct Cache {
     name: String,
-    made: Mutex<HashMap<Vec<u64>, Arc<ThreadGroup>>>,
+    made: Mutex<HashMap<Vec<usize>, Arc<ThreadGroup>>>,
 }
 
 impl Cache {
@@ -53,13 +53,13 @@ impl Cache {
 }
 
 impl Groups for Cache {
-    fn group(&self, ids: &[u64], my_id: u64, deadline: Deadline) -> Result<Arc<ThreadGroup>, Error> {
+    fn group(&self, ids: &[usize], my_id: usize, deadline: Deadline) -> Result<Arc<ThreadGroup>, Error> {
         if let Some(group) = self.made.lock().unwrap().get(ids) {
             return Ok(group.clone());
         }
         let rank = ids.iter().position(|&id| id == my_id);
         let rank = rank.ok_or_else(|| Error::invalid("group", format!("{my_id} is not in {ids:?}")))?;
-        let ids_text = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
+        let ids_text = ids.iter().map(usize::to_string).collect::<Vec<_>>().join(".");
         let team = Team::join(&format!("{}-{ids_text}", self.name), rank, ids.len(), deadline)?;
         let group = Arc::new(ThreadGroup::new(team, deadline)?);
         self.made.lock().unwrap().insert(ids.to_vec(), group.clone());

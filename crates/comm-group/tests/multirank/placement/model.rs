@@ -56,8 +56,8 @@ pub fn random_mesh(rng: &mut SplitMix64, world: usize) -> Result<DeviceMesh, Err
     DeviceMesh::new(&grid, ranks[..size].iter().map(|&rank| id_of(rank)).collect())
 }
 
-pub fn id_of(rank: usize) -> u64 {
-    1000 - 7 * rank as u64
+pub fn id_of(rank: usize) -> usize {
+    1000 - 7 * rank
 }
 
 /// Up to three dimensions of up to 13.

@@ -197,7 +197,7 @@ pub fn spaced(dense: &Tensor, is_spaced: bool) -> Any<Tensor> {
     Ok(wide.narrow(last, 0, dense.shape()[last])?)
 }
 
-pub fn collect(rank: &MeshRank, truth: &Truth, part: &Distributed, root: u64) -> RankResult {
+pub fn collect(rank: &MeshRank, truth: &Truth, part: &Distributed, root: usize) -> RankResult {
     let whole = rank.collect(part, root, SOON)?;
     check_eq!(whole.is_some(), rank.id() == root);
     whole.map_or(done(), |whole| truth.check_whole(&format!("collected by {root}"), &whole))
@@ -237,7 +237,7 @@ fn carry_out(rank: &MeshRank, part: &Distributed, to: &[Placement]) -> Any<Distr
 }
 
 /// Whether the input of every rank of the line is too large for a letter.
-fn is_large(mesh: &DeviceMesh, id: u64, plan: &Plan, step: usize) -> Any<bool> {
+fn is_large(mesh: &DeviceMesh, id: usize, plan: &Plan, step: usize) -> Any<bool> {
     let before = &plan.states()[step];
     for peer in mesh.line(plan.steps()[step].mesh_dim, id)?.ids {
         let shape = local_shape(plan.shape(), mesh, before, &mesh.coordinate_of(peer)?)?;

@@ -221,8 +221,8 @@ fn refused(ctx: &RankCtx, scene: &Scene) -> RankResult {
 fn long_names(ctx: &RankCtx, scene: &Scene) -> RankResult {
     let (by, rank, n) = (ctx.deadline(), ctx.rank(), ctx.world());
     // Ids of one digit, and one of twenty.
-    let ids: Vec<u64> = (0..n as u64 - 1).chain([u64::MAX]).collect();
-    let turned: Vec<u64> = ids.iter().copied().rev().collect();
+    let ids: Vec<usize> = (0..n - 1).chain([usize::MAX]).collect();
+    let turned: Vec<usize> = ids.iter().copied().rev().collect();
     let (mesh, turned) = (DeviceMesh::new(&[n], ids.clone())?, DeviceMesh::new(&[n], turned)?);
     let me = Participant::new(&*scene.store, ids[rank]);
     let source = spec(&[n], &mesh, &[Shard(0)])?;
@@ -237,7 +237,7 @@ fn long_names(ctx: &RankCtx, scene: &Scene) -> RankResult {
                 _ => me.copy(name, &source, &turned, Some(&mine), Some((&mut into).into()), by),
             }
         };
-        let most = store::MAX_KEY_BYTES - format!("/{flow}/{}", u64::MAX).len();
+        let most = store::MAX_KEY_BYTES - format!("/{flow}/{}", usize::MAX).len();
         let before = scene.store.stats();
         for more in [1, 19, 20, store::MAX_KEY_BYTES] {
             invalid(call(&"n".repeat(most + more), SHORT.into()), "a name of")?;

@@ -180,8 +180,8 @@ fn same_bits(ctx: &RankCtx, scene: &Scene) -> RankResult {
     let mesh = mesh_of(&grid, &(0..n).collect::<Vec<_>>())?;
     let groups = ThreadGroupManager::with_prefix(ctx.name("g"));
     // As their numbers.
-    let numbered = DeviceMesh::new(&grid, (0..n as u64).collect())?;
-    let rank = MeshRank::new(&numbered, ctx.rank() as u64, &groups)?;
+    let numbered = DeviceMesh::new(&grid, (0..n).collect())?;
+    let rank = MeshRank::new(&numbered, ctx.rank(), &groups)?;
     let placements = vec![Partial(ReduceOp::Sum); grid.len()];
     for (i, dtype) in [DType::F32, DType::BF16, DType::F64, DType::Complex64].into_iter().enumerate() {
         // More than one block.
@@ -192,7 +192,7 @@ fn same_bits(ctx: &RankCtx, scene: &Scene) -> RankResult {
             let source = TensorSpec::new(&shape, dtype, &mesh, &placements)?;
             let gathered = scene.me().gather(&format!("{i}-{j}"), &source, Some(&local), id_of(n - 1), by)?;
             let part = Distributed::new(local, &shape, &placements);
-            let collected = rank.collect(&part, n as u64 - 1, by)?;
+            let collected = rank.collect(&part, n - 1, by)?;
             if let (Some(a), Some(b)) = (gathered, collected) {
                 check!(a.bytes_equal(&b)?, "{dtype} of shape {shape:?}");
                 continue;
