@@ -1,6 +1,7 @@
 //! NCCL's functions as methods whose status is a [`Result`].
 //!
-//! What is an output of the function is what the method returns; everything else has the header's order and types.
+//! What is an output of the function is what the method returns; everything else has the header's order and types. So have the
+//! places for the handles of communicators and windows that are made: NCCL may write there after the function has returned.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
@@ -31,15 +32,11 @@ macro_rules! function {
 }
 
 /// Methods that only pass on what they get. `on` is the communicator whose last error counts, if it is alive afterwards.
-macro_rules! calls {
+macro_rules! passing_on {
     ($($(#[$doc:meta])* fn $method:ident = $name:ident($($arg:ident: $kind:ty),*) on $comm:expr;)*) => {
         impl Nccl {
             $(
                 $(#[$doc])*
-                ///
-                /// # Safety
-                /// As the header says of it: handles are alive and used by this thread alone, and memory is as large as
-                /// counts and types say, on the device that it is meant for, until the stream is through.
                 ///
                 /// # Errors
                 /// [`Error::Failed`], or [`Error::Unavailable`] if this library does not have it.
@@ -52,6 +49,36 @@ macro_rules! calls {
                 }
             )*
         }
+    };
+}
+
+/// Those that make nothing.
+macro_rules! calls {
+    ($($(#[$doc:meta])* fn $method:ident = $name:ident($($arg:ident: $kind:ty),*) on $comm:expr;)*) => {
+        passing_on! {$(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As the header says of it: handles are alive and used by this thread alone, and memory is as large as
+            /// counts and types say, on the device that it is meant for, until the stream is through.
+            fn $method = $name($($arg: $kind),*) on $comm;
+        )*}
+    };
+}
+
+/// Those that make something, whose handle NCCL writes to a place.
+macro_rules! made {
+    ($($(#[$doc:meta])* fn $method:ident = $name:ident($($arg:ident: $kind:ty),*) on $comm:expr;)*) => {
+        passing_on! {$(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As the header says of it: handles are alive and used by this thread alone, pointers point to what the function
+            /// asks for. **The place for the handle stays where it is and is NCCL's to write until all is over**: that is not
+            /// always when this returns, but in a group when the group has ended, and on a communicator that does not block when
+            /// [`comm_get_async_error`](Nccl::comm_get_async_error) says [`Done`](Progress::Done) or what has gone wrong.
+            fn $method = $name($($arg: $kind),*) on $comm;
+        )*}
     };
 }
 
@@ -169,32 +196,6 @@ impl Nccl {
 results! {
     /// Device memory that NCCL can register.
     fn mem_alloc = ncclMemAlloc(size: usize; &mut out, size) -> (out: *mut c_void = null_mut());
-    /// This rank's communicator of so many ranks that have the same id. It blocks until all are there.
-    fn comm_init_rank = ncclCommInitRank(ranks: c_int, id: ncclUniqueId, rank: c_int; &mut out, ranks, id, rank)
-        -> (out: ncclComm_t = null_mut());
-    /// The same, with settings; with `blocking: 0` it does not block.
-    fn comm_init_rank_config = ncclCommInitRankConfig(
-        ranks: c_int, id: ncclUniqueId, rank: c_int, config: *mut ncclConfig_t;
-        &mut out, ranks, id, rank, config
-    ) -> (out: ncclComm_t = null_mut());
-    /// The same, with several ids, the same in the same order on all ranks.
-    fn comm_init_rank_scalable = ncclCommInitRankScalable(
-        ranks: c_int, rank: c_int, count: c_int, ids: *mut ncclUniqueId, config: *mut ncclConfig_t;
-        &mut out, ranks, rank, count, ids, config
-    ) -> (out: ncclComm_t = null_mut());
-    /// A communicator of those that give the same colour, ordered by key; null for `NCCL_SPLIT_NOCOLOR`.
-    fn comm_split = ncclCommSplit(comm: ncclComm_t, colour: c_int, key: c_int, config: *mut ncclConfig_t;
-        comm, colour, key, &mut out, config) -> (out: ncclComm_t = null_mut());
-    /// A communicator without some of the ranks.
-    fn comm_shrink = ncclCommShrink(
-        comm: ncclComm_t, without: *mut c_int, count: c_int, config: *mut ncclConfig_t, flags: c_int;
-        comm, without, count, &mut out, config, flags
-    ) -> (out: ncclComm_t = null_mut());
-    /// A communicator with more ranks.
-    fn comm_grow = ncclCommGrow(
-        comm: ncclComm_t, ranks: c_int, id: *const ncclUniqueId, rank: c_int, config: *mut ncclConfig_t;
-        comm, ranks, id, rank, &mut out, config
-    ) -> (out: ncclComm_t = null_mut());
     /// An id with which others grow this communicator.
     fn comm_get_unique_id = ncclCommGetUniqueId(comm: ncclComm_t; comm, &mut out)
         -> (out: ncclUniqueId = ncclUniqueId { internal: [0; 128] });
@@ -210,11 +211,6 @@ results! {
     /// What a communicator's memory comes to, in bytes.
     fn comm_mem_stats = ncclCommMemStats(comm: ncclComm_t, which: ncclCommMemStat_t; comm, which, &mut out)
         -> (out: u64 = 0);
-    /// Registers memory that peers reach.
-    fn comm_window_register = ncclCommWindowRegister(
-        comm: ncclComm_t, buffer: *mut c_void, size: usize, flags: c_int;
-        comm, buffer, size, &mut out, flags
-    ) -> (out: ncclWindow_t = null_mut());
     /// Where a window's memory is for its user.
     fn win_get_user_ptr = ncclWinGetUserPtr(comm: ncclComm_t, window: ncclWindow_t; comm, window, &mut out)
         -> (out: *mut c_void = null_mut());
@@ -230,9 +226,41 @@ results! {
         -> (out: *const c_char = null());
 }
 
+made! {
+    /// This rank's communicator of so many ranks that have the same id. It blocks until all are there.
+    fn comm_init_rank = ncclCommInitRank(place: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int) on null_mut();
+    /// The same, with settings; with `blocking: 0` it does not block.
+    fn comm_init_rank_config = ncclCommInitRankConfig(
+        place: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int, config: *mut ncclConfig_t
+    ) on null_mut();
+    /// The same, with several ids, the same in the same order on all ranks.
+    fn comm_init_rank_scalable = ncclCommInitRankScalable(
+        place: *mut ncclComm_t, ranks: c_int, rank: c_int, count: c_int, ids: *mut ncclUniqueId,
+        config: *mut ncclConfig_t
+    ) on null_mut();
+    /// Communicators for several devices of this process; there are as many places.
+    fn comm_init_all = ncclCommInitAll(places: *mut ncclComm_t, count: c_int, devices: *const c_int) on null_mut();
+    /// A communicator of those that give the same colour, ordered by key; null for `NCCL_SPLIT_NOCOLOR`.
+    fn comm_split = ncclCommSplit(
+        comm: ncclComm_t, colour: c_int, key: c_int, place: *mut ncclComm_t, config: *mut ncclConfig_t
+    ) on comm;
+    /// A communicator without some of the ranks.
+    fn comm_shrink = ncclCommShrink(
+        comm: ncclComm_t, without: *mut c_int, count: c_int, place: *mut ncclComm_t, config: *mut ncclConfig_t,
+        flags: c_int
+    ) on comm;
+    /// A communicator with more ranks.
+    fn comm_grow = ncclCommGrow(
+        comm: ncclComm_t, ranks: c_int, id: *const ncclUniqueId, rank: c_int, place: *mut ncclComm_t,
+        config: *mut ncclConfig_t
+    ) on comm;
+    /// Registers memory that peers reach.
+    fn comm_window_register = ncclCommWindowRegister(
+        comm: ncclComm_t, buffer: *mut c_void, size: usize, place: *mut ncclWindow_t, flags: c_int
+    ) on comm;
+}
+
 calls! {
-    /// Communicators for several devices of this process; `comms` has room for so many.
-    fn comm_init_all = ncclCommInitAll(comms: *mut ncclComm_t, count: c_int, devices: *const c_int) on null_mut();
     /// Ends what has been issued; then it can be destroyed without waiting.
     fn comm_finalize = ncclCommFinalize(comm: ncclComm_t) on comm;
     /// Frees a communicator. All ranks do.

@@ -28,8 +28,13 @@ status ncclGetUniqueId(char *id) {
 status ncclGroupStart(void) { last = "  the network is\n gone "; return 1234; }
 status ncclGroupEnd(void) { return 7; }
 status ncclCommAbort(void *comm) { return comm == (void *)0x1234 ? 0 : 4; }
-status ncclCommGetAsyncError(void *comm, int *state) { *state = comm == (void *)0x1234 ? 7 : 6; return 0; }
-status ncclCommSplit(void *comm, int colour, int key, void **to, void *config) { *to = (void *)0x5678; return 7; }
+static void **place;
+status ncclCommGetAsyncError(void *comm, int *state) {
+    if (comm == (void *)0x1235) *place = (void *)0x5678;
+    *state = comm == (void *)0x1234 ? 7 : comm == (void *)0x1235 ? 0 : 6;
+    return 0;
+}
+status ncclCommSplit(void *comm, int colour, int key, void **to, void *config) { place = to; return 7; }
 #ifdef WITH_GROW
 status ncclCommGrow(void *a, int b, const void *c, int d, void **to, void *e) { *to = (void *)0x9abc; return 0; }
 status ncclCommGetUniqueId(void *comm, void *id) { return 0; }
@@ -194,10 +199,11 @@ fn the_process_opens_it_once() -> Outcome {
 
 /// Tries to grow: what the capability says, and what the call gives.
 fn grow(nccl: &Nccl) -> (Result<(), Error>, Result<usize, Error>) {
-    // SAFETY: the made-up function does not look at its arguments.
-    let called = unsafe { nccl.comm_grow(null_mut(), 4, null(), 0, null_mut()) };
+    let mut comm = null_mut();
+    // SAFETY: the made-up function looks at nothing but the place, which is alive.
+    let called = unsafe { nccl.comm_grow(null_mut(), 4, null(), 0, &raw mut comm, null_mut()) };
     assert_eq!(nccl.has(Capability::Grow), called.is_ok());
-    (nccl.require(Capability::Grow), called.map(|(comm, _)| comm.addr()))
+    (nccl.require(Capability::Grow), called.map(|_| comm.addr()))
 }
 
 #[test]
@@ -250,8 +256,12 @@ fn statuses_are_results() -> Outcome {
     // SAFETY: the made-up functions do not follow their arguments.
     unsafe {
         assert_eq!(nccl.group_end()?, Progress::InProgress);
-        let (comm, progress) = nccl.comm_split(alive, 0, 0, null_mut())?;
-        assert_eq!((comm.addr(), progress), (0x5678, Progress::InProgress));
+        // It is under way when the call returns, and its handle comes when it is over.
+        let mut split = null_mut();
+        assert_eq!(nccl.comm_split(alive, 0, 0, &raw mut split, null_mut())?, Progress::InProgress);
+        assert!((&raw const split).read_volatile().is_null());
+        assert_eq!(nccl.comm_get_async_error(without_provenance_mut(0x1235))?, Progress::Done);
+        assert_eq!((&raw const split).read_volatile().addr(), 0x5678);
         assert_eq!(nccl.comm_abort(alive)?, Progress::Done);
         assert_eq!(nccl.comm_abort(null_mut()).unwrap_err().status(), Some(Status::InvalidArgument));
         assert_eq!(nccl.comm_get_async_error(alive)?, Progress::InProgress);

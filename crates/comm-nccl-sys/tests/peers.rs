@@ -7,6 +7,7 @@
 )]
 
 use std::process::Command;
+use std::ptr::null_mut;
 
 use comm_nccl_sys::{Capability, Nccl, Status, sys::*};
 
@@ -32,9 +33,9 @@ fn works_without_a_gpu(version: &str) -> Outcome {
     let _ = nccl.group_start()?;
     // SAFETY: the group is empty.
     let _ = unsafe { nccl.group_end() }?;
-    let mut config = ncclConfig_t::default();
-    // SAFETY: the id is of this library, and the settings are alive; there is no device on which anything could begin.
-    let error = unsafe { nccl.comm_init_rank_config(1, one, 0, &mut config) }.unwrap_err();
+    let (mut comm, mut config) = (null_mut(), ncclConfig_t::default());
+    // SAFETY: the id is of this library, place and settings are alive; there is no device on which anything could begin.
+    let error = unsafe { nccl.comm_init_rank_config(&raw mut comm, 1, one, 0, &raw mut config) }.unwrap_err();
     println!("init without a GPU: {error}");
     assert!(
         matches!(
@@ -45,8 +46,9 @@ fn works_without_a_gpu(version: &str) -> Outcome {
     );
     // What it refuses by itself, it says why.
     // SAFETY: as above; the rank is none.
-    let error = unsafe { nccl.comm_init_rank(1, two, 5) }.unwrap_err();
+    let error = unsafe { nccl.comm_init_rank(&raw mut comm, 1, two, 5) }.unwrap_err();
     println!("rank 5 of 1: {error}");
+    assert!(comm.is_null());
     Ok(())
 }
 
