@@ -27,7 +27,14 @@ pub(crate) struct Sender {
     me: Weak<Sender>,
     hub: Weak<Hub>,
     socket: Socket,
-    queue: Mutex<VecDeque<Packet>>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    packets: VecDeque<Packet>,
+    /// Whether the connection broke, and with it what was to be sent.
+    is_broken: bool,
 }
 
 impl Sender {
@@ -41,21 +48,22 @@ impl Sender {
 
     /// Sends a packet, now or later, after those that wait already.
     pub(crate) fn push(&self, bytes: Vec<u8>, fds: Vec<OwnedFd>) {
-        lock(&self.queue).push_back((bytes, fds));
+        lock(&self.queue).packets.push_back((bytes, fds));
         self.flush();
     }
 
     /// Whether all that was pushed has been sent.
     pub(super) fn is_idle(&self) -> bool {
-        lock(&self.queue).is_empty()
+        let queue = lock(&self.queue);
+        queue.packets.is_empty() && !queue.is_broken
     }
 
     fn flush(&self) {
         let mut queue = lock(&self.queue);
-        while let Some((bytes, fds)) = queue.front() {
+        while let Some((bytes, fds)) = queue.packets.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match self.socket.send(bytes, &borrowed) {
-                Ok(()) => drop(queue.pop_front()),
+                Ok(()) => drop(queue.packets.pop_front()),
                 Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM | Errno::MFILE) => {
                     if let (Some(me), Some(hub)) = (self.me.upgrade(), self.hub.upgrade()) {
                         // The timer is not needed again: it fires, and is gone.
@@ -65,7 +73,8 @@ impl Sender {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a connection broke");
-                    queue.clear();
+                    queue.packets.clear();
+                    queue.is_broken = true;
                     // What was cleared is missed: both ends must learn that this connection is over.
                     self.socket.shut_down();
                 }

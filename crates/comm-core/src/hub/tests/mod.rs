@@ -12,6 +12,7 @@ use rustix::fs::MemfdFlags;
 use super::Hub;
 use super::hello::{self, Purpose};
 use super::identity::Nonce;
+use super::sender::Sender;
 use super::socket::{Packet, Socket};
 use crate::shm::{Access, Segment};
 use crate::team::Team;

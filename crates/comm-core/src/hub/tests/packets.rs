@@ -48,3 +48,16 @@ fn an_empty_packet_is_not_the_end() {
     drop(theirs);
     assert!(ours.receive().unwrap().is_none());
 }
+
+#[test]
+fn what_a_connection_broke_with_has_not_been_sent() {
+    let (theirs, ours) = Socket::pair();
+    let sender = Sender::new(ours, std::sync::Weak::new());
+    sender.push(b"heard".to_vec(), Vec::new());
+    assert!(sender.is_idle());
+    drop(theirs);
+    for _ in 0..2 {
+        sender.push(b"not heard".to_vec(), Vec::new());
+        assert!(!sender.is_idle(), "nobody was there to be sent to");
+    }
+}
