@@ -14,7 +14,8 @@ use crate::tcp::{ServerOptions, TcpOptions, TcpServer, TcpStore};
 /// `init_process_group("env://")` does in Python, so that ranks of both kinds meet.
 ///
 /// The server listens at that address and no other, and ends when rank 0 drops this: let the others say that they are through
-/// before.
+/// before. Of a name that is the address of rank 0's host: many hosts have a line in `/etc/hosts` by which their own name stands for
+/// loopback, where nobody else reaches them.
 #[derive(Debug)]
 pub struct EnvStore {
     store: TcpStore,
@@ -35,7 +36,8 @@ impl EnvStore {
             return Err(Error::Invalid { what: format!("{} gives {what}", env.launcher) });
         };
         let serves = env.rank == 0 && !env.serves_store;
-        let server = if serves { Some(serve(host, port)?) } else { None };
+        let apart = env.local_world_size.is_some_and(|here| here < env.world_size);
+        let server = if serves { Some(serve(host, port, apart)?) } else { None };
         let address = match &server {
             // And not what else the name stands for, where others may serve.
             Some(server) => server.address().to_string(),
@@ -53,15 +55,26 @@ impl EnvStore {
     }
 }
 
-/// Listens at one of the addresses that a name stands for.
-fn serve(host: &str, port: u16) -> Result<TcpServer> {
+/// Listens at one of the addresses that a name stands for, if it can be at one that other hosts reach, where there are ranks `apart`.
+fn serve(host: &str, port: u16, apart: bool) -> Result<TcpServer> {
     let addresses = (host, port).to_socket_addrs().map_err(|e| Error::io(format!("looking up {host}"), e))?;
-    // Those who connect try all of them; of a name for loopback the old address is what everybody has.
-    let mut addresses: Vec<_> = addresses.collect();
-    addresses.sort_by_key(SocketAddr::is_ipv6);
-    listen(&addresses).unwrap_or_else(|| {
+    let served = listen(&in_order(addresses.collect(), apart)).unwrap_or_else(|| {
         Err(Error::BadPeer { place: host.to_owned(), what: "the name stands for no address".to_owned() })
-    })
+    });
+    if let Ok(server) = &served
+        && apart
+        && server.address().ip().is_loopback()
+    {
+        // They may be on this machine all the same, in containers or for a test.
+        tracing::warn!(host, address = %server.address(), "ranks of other hosts do not reach the store at this address");
+    }
+    served
+}
+
+/// Those who connect try all of them; of a name for loopback the old address is what everybody has.
+fn in_order(mut addresses: Vec<SocketAddr>, apart: bool) -> Vec<SocketAddr> {
+    addresses.sort_by_key(|address| (apart && address.ip().is_loopback(), address.is_ipv6()));
+    addresses
 }
 
 /// Listens at the first address that is one of this machine. If that port is taken it stays so: whoever tries the addresses one
@@ -92,6 +105,17 @@ impl Deref for EnvStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_others_reach_comes_first_if_there_are_others() {
+        let all = ["[::1]:1", "[2001:db8::1]:1", "127.0.1.1:1", "192.0.2.1:1"];
+        let order = |apart| {
+            let addresses = all.map(|address| address.parse().unwrap()).to_vec();
+            in_order(addresses, apart).iter().map(SocketAddr::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(order(false), ["127.0.1.1:1", "192.0.2.1:1", "[::1]:1", "[2001:db8::1]:1"]);
+        assert_eq!(order(true), ["192.0.2.1:1", "[2001:db8::1]:1", "127.0.1.1:1", "[::1]:1"]);
+    }
 
     #[test]
     fn the_first_address_of_this_machine_is_where_it_listens() {
