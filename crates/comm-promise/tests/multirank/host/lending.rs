@@ -15,6 +15,13 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
+/// What cases before this one have left is given back, and nobody makes anything before that is so everywhere.
+fn none_yet(s: &Scene) -> Any<()> {
+    s.all()?;
+    until_blocks(s, 0)?;
+    s.all()
+}
+
 /// A tensor in the arena whose elements all name its round.
 fn stamped(s: &Scene, round: u32) -> Any<Tensor> {
     let mut buf = TensorBuf::zeros_in(s.team.hub().tensors(), &[1000], DType::U32)?;
@@ -25,10 +32,7 @@ fn stamped(s: &Scene, round: u32) -> Any<Tensor> {
 /// The worker drops what it has set and makes more in its arena at once, while the client still reads.
 fn kept(ctx: &RankCtx) -> RankResult {
     let s = Scene::host(ctx)?;
-    s.all()?;
-    let before = s.team.hub().tensors().stats().blocks;
-    // Nobody makes anything before all have counted.
-    s.all()?;
+    none_yet(&s)?;
     let mut values = Vec::new();
     for round in 0..50 {
         let (future, promise) = s.ask::<Vec<Tensor>>()?;
@@ -56,37 +60,33 @@ fn kept(ctx: &RankCtx) -> RankResult {
     drop(values);
     drop(_more);
     s.all()?;
-    until_blocks(&s, before)?;
+    until_blocks(&s, 0)?;
     s.end()
 }
 
 /// What nobody has read goes back when the future goes.
 fn unread(ctx: &RankCtx) -> RankResult {
     let s = Scene::host(ctx)?;
-    s.all()?;
-    let before = s.team.hub().tensors().stats().blocks;
-    s.all()?;
+    none_yet(&s)?;
     let mut futures = Vec::new();
     for round in 0..20 {
         let (future, promise) = s.ask::<Tensor>()?;
         if let Some(promise) = promise {
             promise.set(stamped(&s, round)?)?;
-            check!(s.team.hub().tensors().stats().blocks > before, "it is kept");
+            check!(s.team.hub().tensors().stats().blocks > 0, "it is kept");
         }
         futures.extend(future);
     }
     s.all()?;
     drop(futures);
-    until_blocks(&s, before)?;
+    until_blocks(&s, 0)?;
     s.end()
 }
 
 /// Long values that have no tensors go back when they have been read, though the future is still there.
 fn copied(ctx: &RankCtx) -> RankResult {
     let s = Scene::host(ctx)?;
-    s.all()?;
-    let before = s.team.hub().tensors().stats().blocks;
-    s.all()?;
+    none_yet(&s)?;
     let mut futures = Vec::new();
     for round in 0..20 {
         let (future, promise) = s.ask::<Wire<Vec<u8>>>()?;
@@ -99,7 +99,7 @@ fn copied(ctx: &RankCtx) -> RankResult {
         }
     }
     s.all()?;
-    until_blocks(&s, before)?;
+    until_blocks(&s, 0)?;
     s.end()
 }
 
@@ -120,7 +120,8 @@ fn again(ctx: &RankCtx) -> RankResult {
         }
         s.all()?;
         let now = s.team.hub().windows().stats().blocks;
-        check_eq!(*windows.get_or_insert(now), now, "round {round}");
+        // Fewer, if a case before this one has not given back all of its own.
+        check!(now <= *windows.get_or_insert(now), "round {round}: {now}, {windows:?} at first");
     }
     let (future, promise) = s.ask::<Wire<u32>>()?;
     if s.is_worker() {
