@@ -33,6 +33,17 @@ impl Table {
         }
     }
 
+    /// Adds to the end of a value, which is empty where nothing is.
+    pub fn append(&mut self, key: &[u8], more: &[u8]) {
+        match self.entries.get_mut(key) {
+            Some(there) => {
+                there.extend_from_slice(more);
+                self.bytes += more.len();
+            }
+            None => self.set(key, more.to_vec()),
+        }
+    }
+
     /// What the number under a key comes to with so much more. It is not put there.
     pub fn sum(&self, key: &[u8], amount: i64) -> Result<i64, NotANumber> {
         let number = |value| std::str::from_utf8(value).ok()?.parse::<i64>().ok();
@@ -83,6 +94,10 @@ mod tests {
         assert!(table.delete(b"key") && !table.delete(b"key"));
         assert_eq!((table.len(), table.bytes()), (1, 5));
         assert!(table.delete(b"other"));
+        table.append(b"key", b"va");
+        table.append(b"key", b"lue");
+        assert_eq!((table.get(b"key"), table.len(), table.bytes()), (Some(&b"value"[..]), 1, 8));
+        assert!(table.delete(b"key"));
         assert_eq!((table.len(), table.bytes()), (0, 0));
     }
 

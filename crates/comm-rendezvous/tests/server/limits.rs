@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use comm_rendezvous::{Error, Limits, Rendezvous, ServerOptions, TcpServer};
+use comm_rendezvous::{Error, Limits, Rendezvous, ServerOptions, TcpServer, TcpStore};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::raw::{Bystander, Raw, soon, store};
 
@@ -63,6 +64,39 @@ fn clients_are_limited_and_the_silent_ones_go_first() {
     assert!(first.is_served() && others.iter_mut().all(Raw::is_served));
     drop(others.pop());
     comm_testkit::eventually("there is room again", || Raw::greeted(server.address()).is_served()).unwrap();
+}
+
+/// Run by itself in a process that may have few descriptors, by the same test in one that may have more.
+#[test]
+fn who_is_silent_keeps_no_descriptor_that_others_need() {
+    const VARIABLE: &str = "COMM_TEST_FEW_DESCRIPTORS";
+    if let Ok(port) = std::env::var(VARIABLE) {
+        let limit = Rlimit { current: Some(64), maximum: getrlimit(Resource::Nofile).maximum };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let mut limits = Limits::default();
+        limits.greeting = Duration::from_secs(3600);
+        let options = ServerOptions::new().port(port.parse().unwrap()).limits(limits);
+        let _server = options.start().unwrap();
+        // Until the other process has gone on.
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        return;
+    }
+    let address = TcpServer::start().unwrap().address();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "limits::who_is_silent_keeps_no_descriptor_that_others_need"]);
+    child.env(VARIABLE, address.port().to_string());
+    child.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    let mut child = child.spawn().unwrap();
+    let connect = || TcpStore::connect(address.to_string(), Duration::from_secs(20));
+    let first = connect().unwrap();
+    let silent: Vec<Raw> = (0..200).map(|_| Raw::connect(address)).collect();
+    let served = connect().and_then(|store| store.set("k", b"v", soon()));
+    let seen = first.get("k", Duration::from_secs(20).into());
+    drop(silent);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    served.unwrap();
+    assert_eq!(seen.unwrap(), b"v");
 }
 
 #[test]

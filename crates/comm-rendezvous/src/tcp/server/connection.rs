@@ -86,9 +86,9 @@ impl Connection {
         (self.unsent() < BACKLOG && !self.ended, self.unsent() > 0)
     }
 
-    /// Bytes beyond the usual that are kept for it.
+    /// Bytes beyond the usual that are kept for it. Of an answer those count, too, that have gone and still take memory.
     pub fn held(&self) -> usize {
-        (self.input.len() + self.parser.held() + self.unsent()).saturating_sub(USUAL)
+        (self.input.len() + self.parser.held() + self.output.capacity()).saturating_sub(USUAL)
     }
 
     fn unsent(&self) -> usize {
@@ -180,7 +180,10 @@ impl Connection {
             match self.stream.write(&self.output[self.gone..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => self.gone += n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.give_back();
+                    return Ok(());
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
@@ -190,6 +193,15 @@ impl Connection {
             self.gone = 0;
         }
         Ok(())
+    }
+
+    /// Gives back the memory of what has gone, once that is the larger part: whoever leaves the last bytes of a large answer would
+    /// have all of it kept.
+    fn give_back(&mut self) {
+        if self.gone > USUAL && self.gone >= self.unsent() {
+            self.output = self.output[self.gone..].to_vec();
+            self.gone = 0;
+        }
     }
 
     /// Writes what is in line; whether that has let requests through which had to wait.
@@ -206,5 +218,33 @@ impl Connection {
             let busy = self.parser.is_inside() || self.input.len() > 0 || self.unsent() > 0;
             self.expires = if busy { Instant::now().checked_add(stall) } else { None };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Who leaves the end of a large answer has no more kept than twice that.
+    #[test]
+    fn memory_of_what_has_gone_is_given_back() {
+        const SIZE: usize = 32 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (near, peer) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let mut connection = Connection::new(near, peer, false, &Limits::default());
+        connection.send(&vec![7; SIZE]);
+        connection.flush().unwrap();
+        assert!(connection.held() > SIZE / 2 && connection.unsent() > SIZE / 4);
+        let mut part = vec![0; 64 << 10];
+        while connection.unsent() > SIZE / 8 {
+            assert!(far.read(&mut part).unwrap() > 0);
+            connection.flush().unwrap();
+            assert!(connection.held() + USUAL >= connection.output.capacity());
+        }
+        assert!(connection.held() < SIZE / 3, "{}", connection.held());
     }
 }

@@ -27,6 +27,9 @@ const FIRST_CLIENT: u64 = 2;
 /// How many connections are taken in one turn.
 const ACCEPTED: usize = 64;
 
+/// How many bytes a client is answered with in one turn, if it fetches them as fast as they come.
+const TURN: usize = 256 << 10;
+
 /// How long the door is left alone when there are no descriptors for who stands before it.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -124,6 +127,8 @@ impl Reactor {
                 // Whoever stood there has gone again.
                 Err(e)
                     if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                // Who is silent has a descriptor that others need. One each time: those that have come now may have greeted.
+                Err(e) if is_out_of_descriptors(&e) && self.make_room() => return,
                 Err(error) => {
                     // Out of descriptors or memory: the door would be found open at once, again and again.
                     tracing::warn!(%error, "a server cannot take clients now");
@@ -164,12 +169,12 @@ impl Reactor {
         Ok(())
     }
 
-    /// Closes the client that has gone the longest without saying who it is, if there is one.
-    fn make_room(&mut self) {
+    /// Closes the client that has gone the longest without saying who it is; whether there was one.
+    fn make_room(&mut self) -> bool {
         let silent = self.clients.iter().filter(|(_, connection)| !connection.is_open());
-        if let Some(&client) = silent.map(|(client, _)| client).min() {
-            self.close(client, "others want to come, and it does not say who it is");
-        }
+        let Some(&client) = silent.map(|(client, _)| client).min() else { return false };
+        self.close(client, "others want to come, and it does not say who it is");
+        true
     }
 
     /// Does what can be done for a client now.
@@ -179,6 +184,7 @@ impl Reactor {
         let mut answers = Answers::new();
         let mut outcome = Ok(());
         let mut stirred = flags.contains(EventFlags::OUT);
+        let (mut answered, mut goes_on) = (0, false);
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) && connection.wants().0 {
             match connection.read(&mut self.scratch) {
                 Ok(some) => stirred |= some,
@@ -208,10 +214,16 @@ impl Reactor {
                 }
                 Err(refused) => Err(refused),
             };
+            answered += answers.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
             self.deliver(client, &mut answers);
+            if answered >= TURN && outcome.is_ok() {
+                // The last answer is still in line, so it has another turn as soon as it can be sent something.
+                goes_on = true;
+                break;
+            }
         }
         let Some(connection) = self.clients.get_mut(&client) else { return };
-        if connection.is_over() {
+        if connection.is_over() && !goes_on {
             outcome = outcome.and(Err(Refused::new("it has closed its end")));
         }
         if stirred {
@@ -297,5 +309,55 @@ impl Reactor {
             self.state.sweep(lease);
             self.sweep = now.checked_add(lease / 4);
         }
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+    use crate::tcp::request::{Request, VALIDATE};
+
+    /// Who asks for much at once, and could fetch all of it, gets a part in each turn, and others have theirs in between.
+    #[test]
+    fn a_turn_has_an_end() {
+        const SIZE: usize = 50_000;
+        const ASKED: usize = 40;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let bell = Arc::new(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut reactor = Reactor::new(listener, bell, None, Limits::default(), vec![]).unwrap();
+        let set = Request::Set { key: b"/k".to_vec(), value: vec![7; SIZE] };
+        reactor.state.act(0, set, &reactor.limits, &mut Answers::new()).unwrap();
+        while reactor.clients.is_empty() {
+            reactor.accept();
+        }
+        far.write_all(&VALIDATE).unwrap();
+        far.write_all(&Request::Get(b"/k".to_vec()).encode().repeat(ASKED)).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let (mut part, mut got, mut turns) = (vec![0; 1 << 20], 0, 0);
+        while got < ASKED * (8 + SIZE) {
+            // All of the requests come with the first, and then only what epoll would say.
+            let flags = if turns == 0 { EventFlags::IN } else { EventFlags::OUT };
+            assert!(turns == 0 || reactor.clients[&FIRST_CLIENT].wants().1, "nothing would wake it");
+            reactor.serve(FIRST_CLIENT, flags);
+            let before = got;
+            while let Ok(n) = far.read(&mut part) {
+                assert!(n > 0, "it is let go");
+                got += n;
+            }
+            // What one turn has left in line goes in the next.
+            assert!(got - before <= 2 * (TURN + SIZE), "{} bytes in a turn", got - before);
+            turns += 1;
+        }
+        assert!(turns >= ASKED * SIZE / (2 * (TURN + SIZE)));
+        // It is idle now, and may stay.
+        assert!(reactor.clients[&FIRST_CLIENT].expires().is_none());
     }
 }

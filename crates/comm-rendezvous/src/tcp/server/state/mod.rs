@@ -22,6 +22,9 @@ const READY: u8 = 0;
 const NOT_READY: u8 = 1;
 const CANCELED: u8 = 1;
 
+/// Room for so many values a queue may keep while it has less.
+const FEW: usize = 64;
+
 /// Answers, each for a client. A wait that ends is one of another client than the one that asks.
 pub(super) type Answers = Vec<(Client, Vec<u8>)>;
 
@@ -105,12 +108,14 @@ impl State {
                 pairs.into_iter().try_for_each(|(key, value)| self.set(&key, value, limits, answers))?;
             }
             Request::Append { key, value } => {
-                let mut whole = self.table.get(&key).unwrap_or_default().to_vec();
-                whole.extend_from_slice(&value);
-                if whole.len() > limits.value {
+                let whole = self.table.get(&key).map_or(0, <[u8]>::len) + value.len();
+                if whole > limits.value {
                     return Err(Refused::new(format!("a value of more than {} bytes", limits.value)));
                 }
-                self.set(&key, whole, limits, answers)?;
+                self.allow(&key, whole, limits)?;
+                // In its place: a copy of a long value for each byte that is added would keep all others waiting.
+                self.table.append(&key, &value);
+                self.changed(&key, limits, answers);
             }
             Request::Add { key, amount } => {
                 let sum = self.table.sum(&key, amount);
@@ -201,18 +206,28 @@ impl State {
         limits: &Limits,
         answers: &mut Answers,
     ) -> Result<(), Refused> {
+        self.allow(key, value.len(), limits)?;
+        self.table.set(key, value);
+        self.changed(key, limits, answers);
+        Ok(())
+    }
+
+    /// Whether a value of so many bytes may be under a key.
+    fn allow(&self, key: &[u8], size: usize, limits: &Limits) -> Result<(), Refused> {
         if key == identity::KEY {
             return Err(Refused::new("that key is the server's own"));
         }
         let there = self.table.get(key).map(<[u8]>::len);
-        let more = there.map_or(key.len() + value.len(), |size| value.len().saturating_sub(size));
-        self.room(more, usize::from(there.is_none()), limits)?;
-        self.table.set(key, value);
+        let more = there.map_or(key.len() + size, |before| size.saturating_sub(before));
+        self.room(more, usize::from(there.is_none()), limits)
+    }
+
+    /// What comes of a value that has been put under a key: its lease begins anew, and waits for it end.
+    fn changed(&mut self, key: &[u8], limits: &Limits, answers: &mut Answers) {
         self.touch(key, limits);
         for client in self.waiting.remove(key).unwrap_or_default() {
             self.comes(client, key, answers);
         }
-        Ok(())
     }
 
     /// A key that a client waits for has come; whether that was the last one.
@@ -274,6 +289,9 @@ impl State {
             if !self.table.has(key) {
                 self.touched.remove(key);
             }
+        } else if queue.capacity() > FEW.max(4 * queue.len()) {
+            // Of a queue that has been long, or of each of many, not the memory of its longest time is kept.
+            queue.shrink_to(2 * queue.len());
         }
         self.queued.0 -= key.len() + value.len();
         self.queued.1 -= 1;

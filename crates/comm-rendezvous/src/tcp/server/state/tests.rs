@@ -43,6 +43,7 @@ impl State {
         assert_eq!(self.queued.0, self.queues.iter().map(bytes).sum::<usize>());
         assert_eq!(self.queued.1, self.queues.values().map(VecDeque::len).sum::<usize>());
         assert!(self.queues.values().all(|queue| !queue.is_empty()));
+        assert!(self.queues.values().all(|queue| queue.capacity() <= FEW.max(4 * queue.len())));
         assert!(self.table.bytes() + self.queued.0 <= limits.store);
         assert!(self.table.len() + self.queued.1 <= limits.entries);
         assert!(!self.table.has(identity::KEY));
@@ -222,6 +223,33 @@ fn what_is_kept_is_limited() {
     assert!(desk.ask(1, set("c", 0)).is_err(), "five things");
     desk.ask(1, Request::QueuePop("q".into())).unwrap();
     assert!(desk.ask(1, set("c", 0)).is_ok());
+}
+
+/// Whoever adds to a long value byte by byte does not have it copied each time.
+#[test]
+fn what_is_appended_to_stays_where_it_is() {
+    let mut desk = Desk::new();
+    desk.set("k", &"x".repeat(1 << 20));
+    let (mut at, mut moves) = (desk.state.value(b"k").as_ptr(), 0);
+    for _ in 0..1000 {
+        desk.ask(1, Request::Append { key: "k".into(), value: "y".into() }).unwrap();
+        let now = desk.state.value(b"k").as_ptr();
+        moves += usize::from(std::mem::replace(&mut at, now) != now);
+    }
+    assert!(desk.state.value(b"k").len() == (1 << 20) + 1000 && moves <= 2, "{moves} moves");
+}
+
+#[test]
+fn a_queue_that_has_been_long_keeps_no_memory_for_it() {
+    let mut desk = Desk::new();
+    for _ in 0..1000 {
+        desk.state.push(b"q".to_vec(), vec![], &desk.limits, &mut Answers::new()).unwrap();
+    }
+    for left in (0..1000).rev() {
+        assert_eq!(desk.state.pop(b"q"), Some(vec![]));
+        assert_eq!(desk.state.queue_length(b"q"), left);
+        desk.state.check(&desk.limits);
+    }
 }
 
 #[test]
