@@ -139,6 +139,14 @@ pub(crate) fn fitting(keys: &[&str]) -> Result<()> {
     keys.iter().try_for_each(|key| limited("a key (in bytes)", key.len(), MAX_KEY))
 }
 
+/// Says whether a run's id is short enough.
+pub(crate) fn fitting_run(run: &str) -> Result<()> {
+    match run.len() {
+        size if size > MAX_KEY => Err(Error::TooLarge { what: "a run id (in bytes)", size, limit: MAX_KEY }),
+        _ => Ok(()),
+    }
+}
+
 /// Says whether a key and values that go under it are short enough.
 pub(crate) fn fitting_values(key: &str, values: &[&[u8]]) -> Result<()> {
     fitting(&[key])?;

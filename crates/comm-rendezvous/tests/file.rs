@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comm_core::Deadline;
 use comm_core::shm::{Access, Segment};
-use comm_rendezvous::{Error, FileStore, Rendezvous};
+use comm_rendezvous::{Error, FileStore, MAX_KEY, MAX_VALUE, Rendezvous, ServerOptions};
 use comm_testkit::forked::in_child;
 
 fn soon() -> Deadline {
@@ -97,6 +97,72 @@ fn runs_do_not_see_each_other() {
     assert_eq!(late.get("id", soon()).unwrap(), b"of an old run");
     drop(new);
     assert_eq!(folder.files().len(), 1);
+}
+
+/// Whatever its name says: nothing of another run is read.
+#[test]
+fn a_file_of_another_run_is_not_read() {
+    let folder = Folder::new();
+    let old = folder.open("run 1", 2);
+    old.set("id", b"of an old run", soon()).unwrap();
+    let theirs = folder.file();
+    let new = folder.open("run 2", 2);
+    let ours = folder.files().into_iter().find(|file| *file != theirs).unwrap();
+    std::fs::copy(&theirs, &ours).unwrap();
+    for _ in 0..2 {
+        for error in [
+            new.get("id", soon()).unwrap_err(),
+            new.check(&["id"], soon()).unwrap_err(),
+            new.set("id", b"", soon()).unwrap_err(),
+        ] {
+            assert!(matches!(&error, Error::OtherRun { theirs, .. } if theirs == "run 1"), "{error}");
+        }
+    }
+    assert_eq!(std::fs::read(&theirs).unwrap(), std::fs::read(&ours).unwrap());
+}
+
+#[test]
+fn a_run_has_an_id_that_others_can_read() {
+    let long = "r".repeat(MAX_KEY);
+    let folder = Folder::new();
+    let (one, two) = (folder.open(&long, 2), folder.open(&long, 2));
+    one.set("k", b"v", soon()).unwrap();
+    assert_eq!(two.get("k", soon()).unwrap(), b"v");
+    let too_long = long + "r";
+    let error = FileStore::open(folder.0.path().join("store"), &too_long, 2).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { size, .. } if size == MAX_KEY + 1), "{error}");
+    let error = ServerOptions::new().run(too_long).start().unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+}
+
+/// What a file says of its size is not believed: a hole of many terabytes is damage.
+#[test]
+fn a_size_without_bytes_is_not_believed() {
+    let folder = Folder::new();
+    let store = folder.open("run", 2);
+    store.set("k", b"v", soon()).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(folder.file()).unwrap();
+    let sound = file.metadata().unwrap().len();
+    file.set_len(1 << 43).unwrap();
+    for error in [store.get("k", soon()).unwrap_err(), store.set("k", b"", soon()).unwrap_err()] {
+        assert!(matches!(error, Error::Damaged { at, .. } if at == sound), "{error}");
+    }
+    file.set_len(sound).unwrap();
+    store.set("k", b"after all", soon()).unwrap();
+}
+
+/// Records are read whatever their size, and however many there are.
+#[test]
+fn a_log_is_read_in_pieces() {
+    let folder = Folder::new();
+    let (one, two) = (folder.open("run", 2), folder.open("run", 2));
+    let sizes = [0, 1, (1 << 20) - 40, 1 << 20, (1 << 20) + 1, 3 << 20, MAX_VALUE, 5, MAX_VALUE, 0];
+    for (n, size) in sizes.into_iter().enumerate() {
+        one.set(&format!("{n}"), &vec![n as u8; size], soon()).unwrap();
+    }
+    for (n, size) in sizes.into_iter().enumerate() {
+        assert_eq!(two.get(&format!("{n}"), soon()).unwrap(), vec![n as u8; size]);
+    }
 }
 
 #[test]

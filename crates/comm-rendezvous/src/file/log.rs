@@ -16,6 +16,9 @@ use crate::table::Table;
 /// What the value of the first record says.
 const FORMAT: &[u8] = b"comm rendezvous 1";
 
+/// How much is read at once, unless a record is larger: what a file says of its size is not believed.
+const PIECE: usize = 1 << 20;
+
 /// The file, and what has been read of it.
 pub(super) struct Log {
     file: File,
@@ -26,8 +29,10 @@ pub(super) struct Log {
     pub table: Table,
     /// How many have left.
     pub left: usize,
-    /// The run that the first record names.
-    run: Option<String>,
+    /// The run that it has to be of.
+    run: String,
+    /// Whether the first record has been read, which says so.
+    begun: bool,
     /// The process that opened it. To the kernel a forked child is the same as its parent, and a lock of the one is one of the
     /// other.
     pid: u32,
@@ -61,10 +66,14 @@ pub(super) enum Turn<T> {
 
 impl Log {
     /// Opens the file, or makes it. Nothing is read yet.
-    pub fn open(path: PathBuf) -> Result<Log> {
+    pub fn open(path: PathBuf, run: String) -> Result<Log> {
         let file = open(&path)?;
         let (table, pid) = (Table::default(), std::process::id());
-        Ok(Log { file, path, read: 0, table, left: 0, run: None, pid })
+        Ok(Log { file, path, read: 0, table, left: 0, run, begun: false, pid })
+    }
+
+    pub fn run(&self) -> &str {
+        &self.run
     }
 
     pub fn place(&self) -> String {
@@ -73,7 +82,7 @@ impl Log {
 
     /// Does something with all read and nobody else writing, if nobody has the lock now. A file that is empty gets its first
     /// record before that.
-    pub fn turn<T>(&mut self, run: &str, act: impl FnOnce(&mut Log) -> Result<T>) -> Result<Turn<T>> {
+    pub fn turn<T>(&mut self, act: impl FnOnce(&mut Log) -> Result<T>) -> Result<Turn<T>> {
         if self.pid != std::process::id() {
             self.file = self.opened_again()?;
             self.pid = std::process::id();
@@ -85,7 +94,7 @@ impl Log {
             Err(e) => return Err(self.failed("locking", e)),
         }
         let _lock = Lock(&file);
-        if self.run.is_none() && file.metadata().map_err(|e| self.failed("reading", e))?.nlink() == 0 {
+        if !self.begun && file.metadata().map_err(|e| self.failed("reading", e))?.nlink() == 0 {
             // The last of those before has removed it between our opening and locking it.
             self.file = open(&self.path)?;
             return Ok(Turn::Busy);
@@ -94,17 +103,10 @@ impl Log {
             // Nobody is writing, so whoever was has been killed: what it left is in nobody's way.
             self.file.set_len(self.read).map_err(|e| self.failed("cutting", e))?;
         }
-        if self.run.is_none() {
-            self.append(Kind::Run, run.as_bytes(), FORMAT)?;
+        if !self.begun {
+            self.append(Kind::Run, self.run.clone().as_bytes(), FORMAT)?;
         }
-        match &self.run {
-            Some(theirs) if theirs == run => act(self).map(Turn::Had),
-            other => Err(Error::OtherRun {
-                place: self.place(),
-                theirs: other.clone().unwrap_or_default(),
-                ours: run.to_owned(),
-            }),
-        }
+        act(self).map(Turn::Had)
     }
 
     /// The same file, whatever its name is by now, with locks of its own.
@@ -145,33 +147,58 @@ impl Log {
 
     fn catch_up(&mut self) -> Result<Tail> {
         let size = self.file.metadata().map_err(|e| self.failed("reading", e))?.len();
-        if size <= self.read {
-            return Ok(Tail::None);
+        let mut piece = PIECE;
+        while self.read < size {
+            let left = usize::try_from(size - self.read).unwrap_or(usize::MAX);
+            let mut bytes = vec![0; left.min(piece)];
+            let got = read_up_to(&self.file, &mut bytes, self.read).map_err(|e| self.failed("reading", e))?;
+            bytes.truncate(got);
+            let taken = self.take(&bytes)?;
+            match bytes.len() {
+                0 => break,
+                _ if taken > 0 => {}
+                // A record may be larger than a piece. None is larger than what its length may say, so this ends.
+                n if n == piece => piece *= 2,
+                _ => return Ok(Tail::Cut),
+            }
         }
-        let mut bytes = vec![0; usize::try_from(size - self.read).unwrap_or(usize::MAX)];
-        let got = read_up_to(&self.file, &mut bytes, self.read).map_err(|e| self.failed("reading", e))?;
-        bytes.truncate(got);
+        Ok(Tail::None)
+    }
+
+    /// Takes in the records that bytes begin with, and says how many bytes these are.
+    fn take(&mut self, bytes: &[u8]) -> Result<usize> {
         let mut at = 0;
         loop {
             match parse(&bytes[at..]) {
                 Parsed::Whole(record, size) => {
-                    if self.run.is_none() && (record.kind, record.value) != (Kind::Run, FORMAT) {
-                        return Err(self.damaged("it is none of these logs, or of another version"));
+                    if !self.begun {
+                        self.recognise(&record)?;
                     }
                     self.apply(&record);
                     self.read += size as u64;
                     at += size;
                 }
-                Parsed::Cut if at == bytes.len() => return Ok(Tail::None),
-                Parsed::Cut => return Ok(Tail::Cut),
+                Parsed::Cut => return Ok(at),
                 Parsed::Wrong(what) => return Err(self.damaged(what)),
             }
         }
     }
 
+    /// Says whether the first record is that of a log, and of the right run.
+    fn recognise(&self, first: &Record<'_>) -> Result<()> {
+        if (first.kind, first.value) != (Kind::Run, FORMAT) {
+            return Err(self.damaged("it is none of these logs, or of another version"));
+        }
+        if first.key != self.run.as_bytes() {
+            let theirs = String::from_utf8_lossy(first.key).into_owned();
+            return Err(Error::OtherRun { place: self.place(), theirs, ours: self.run.clone() });
+        }
+        Ok(())
+    }
+
     fn apply(&mut self, record: &Record<'_>) {
         match record.kind {
-            Kind::Run => self.run = Some(String::from_utf8_lossy(record.key).into_owned()),
+            Kind::Run => self.begun = true,
             Kind::Set => self.table.set(record.key, record.value.to_vec()),
             Kind::Delete => drop(self.table.delete(record.key)),
             Kind::Left => self.left += 1,

@@ -22,7 +22,7 @@ use self::log::{Log, Turn};
 use self::record::Kind;
 use crate::error::{Error, Keys, Result};
 use crate::memory::{not_a_number, unset};
-use crate::rendezvous::{Rendezvous, fitting, fitting_values};
+use crate::rendezvous::{Rendezvous, fitting, fitting_run, fitting_values};
 
 /// The first and the longest pause between two looks.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
@@ -54,7 +54,6 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// ```
 pub struct FileStore {
     log: Mutex<Log>,
-    run: String,
     size: usize,
     /// Who opened it: what a forked child inherits is not its own to leave.
     pid: u32,
@@ -64,10 +63,12 @@ impl FileStore {
     /// Opens the store of a run in which so many take part, each of whom opens it once.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file cannot be made, [`Error::BadPeer`] if it is another user's, or no file.
+    /// [`Error::Io`] if the file cannot be made, [`Error::BadPeer`] if it is another user's, or no file; [`Error::TooLarge`] if
+    /// the run's id is longer than a key.
     pub fn open(path: impl AsRef<Path>, run: &str, size: usize) -> Result<FileStore> {
-        let log = Log::open(file_of(path.as_ref(), run))?;
-        Ok(FileStore { log: Mutex::new(log), run: run.to_owned(), size, pid: std::process::id() })
+        fitting_run(run)?;
+        let log = Log::open(file_of(path.as_ref(), run), run.to_owned())?;
+        Ok(FileStore { log: Mutex::new(log), size, pid: std::process::id() })
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -80,7 +81,7 @@ impl FileStore {
         let mut log = self.log();
         if log.look()? {
             // Something at its end is not whole. Whoever can have the lock finds out whether it ever will be.
-            let _ = log.turn(&self.run, |_| Ok(()))?;
+            let _ = log.turn(|_| Ok(()))?;
         }
         Ok(log)
     }
@@ -96,7 +97,7 @@ impl FileStore {
         let mut pause = PAUSE.0;
         loop {
             // Not held while somebody else has the file's lock: threads that only look go on.
-            let turn = self.log().turn(&self.run, |log| {
+            let turn = self.log().turn(|log| {
                 point!("file.locked");
                 let done = act(log);
                 point!("file.written");
@@ -218,7 +219,8 @@ impl Drop for FileStore {
 
 impl fmt::Debug for FileStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FileStore({}, run {:?})", self.log().place(), self.run)
+        let log = self.log();
+        write!(f, "FileStore({}, run {:?})", log.place(), log.run())
     }
 }
 

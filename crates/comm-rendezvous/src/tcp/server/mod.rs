@@ -17,6 +17,7 @@ use super::identity::Identity;
 use super::limits::Limits;
 use super::secret::SharedKey;
 use crate::error::{Error, Result};
+use crate::rendezvous::fitting_run;
 
 /// How a server is started: where it listens, for whom, and what it takes.
 ///
@@ -89,8 +90,9 @@ impl ServerOptions {
     /// Starts it.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot listen there.
+    /// [`Error::Io`] if it cannot listen there; [`Error::TooLarge`] if the run's id is longer than a key.
     pub fn start(self) -> Result<TcpServer> {
+        fitting_run(&self.run)?;
         let asked = SocketAddr::new(self.ip, self.port);
         let failed = |what: &str, e: std::io::Error| Error::io(format!("{what} {asked}"), e);
         let listener = TcpListener::bind(asked).map_err(|e| failed("listening at", e))?;
