@@ -69,6 +69,40 @@ fn a_list_without_end_is_not_taken() {
     assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("bytes of keys")), "{error}");
 }
 
+/// A value that was set ends every wait for a queue of that key, which has nothing: who pops tries now and then, and not all the time.
+#[test]
+fn who_pops_what_was_set_does_not_spin() {
+    const TIME: Duration = Duration::from_millis(300);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let tries = std::thread::spawn(move || {
+        let (mut stream, mut tries) = (listener.accept().unwrap().0, 0);
+        let mut greeting = [0; 5 + 5 + 28];
+        stream.read_exact(&mut greeting).unwrap();
+        stream.write_all(&[&greeting[6..10], &[1]].concat()).unwrap();
+        // A wait for one key of two bytes, and the question for the first value of a queue of that key.
+        let (mut wait, mut pop) = ([0; 1 + 8 + 8 + 2], [0; 1 + 8 + 2]);
+        while stream.read_exact(&mut wait).is_ok() {
+            assert_eq!(wait[0], 6);
+            stream.write_all(&[0]).unwrap();
+            if stream.read_exact(&mut pop).is_ok() {
+                assert_eq!(pop[0], 15);
+                stream.write_all(&[0; 8]).unwrap();
+                tries += 1;
+            }
+        }
+        tries
+    });
+    let error = client(address).queue_pop("q", TIME).unwrap_err();
+    assert!(
+        matches!(&error, Error::Timeout { waited, why, .. } if *waited >= TIME && why.contains("not pushed")),
+        "{error}"
+    );
+    // Each pause is at least a millisecond.
+    let tries = tries.join().unwrap();
+    assert!((1..100).contains(&tries), "{tries} tries");
+}
+
 #[test]
 fn nonsense_is_an_error() {
     let error = client(answering(&[2], false)).wait(&["k"], soon()).unwrap_err();

@@ -28,6 +28,28 @@ fn a_server_that_has_been_restarted_is_another_one() {
     assert!(!crate::raw::store(&server).check(&["k"], soon()).unwrap());
 }
 
+/// A forked child has connections of its own, which it uses again, and does not speak on those of its parent.
+#[test]
+fn a_forked_child_keeps_few_connections() {
+    let server = TcpServer::start().unwrap();
+    let store = store(&server);
+    store.set("k", b"v", soon()).unwrap();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let child = comm_testkit::forked::in_child(|_| {
+        store.get("k", soon()).unwrap();
+        let before = descriptors();
+        for _ in 0..20 {
+            assert_eq!(store.get("k", soon()).unwrap(), b"v");
+        }
+        let after = descriptors();
+        // A wait that is given up: on a connection of the parent's it would go on, since that stays open.
+        store.wait(&["never"], Duration::from_millis(10).into()).unwrap_err();
+        i32::from(after > before)
+    });
+    assert_eq!(child.unwrap().exit, Some(0));
+    assert_eq!(store.get("k", soon()).unwrap(), b"v");
+}
+
 #[test]
 fn a_wait_ends_with_its_server() {
     let server = TcpServer::start().unwrap();

@@ -1,5 +1,7 @@
 //! What torch's `TCPStore` does besides what every rendezvous does.
 
+use std::time::{Duration, Instant};
+
 use comm_core::Deadline;
 
 use super::{NOT_ALL, TcpStore, wired};
@@ -10,6 +12,9 @@ use crate::tcp::request::{Op, Writer};
 
 /// The longest list of keys that is taken, in bytes with what stands before each: what a server of ours answers with at most.
 const LONGEST_LIST: usize = 64 << 20;
+
+/// The first and the longest pause between two tries to take a value of a queue that others have been quicker at.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// What only a server has.
 impl TcpStore {
@@ -98,16 +103,20 @@ impl TcpStore {
     pub fn queue_pop(&self, key: &str, deadline: impl Into<Deadline>) -> Result<Vec<u8>> {
         fitting(&[key])?;
         let deadline = deadline.into();
+        let started = Instant::now();
+        let mut pause = PAUSE.0;
         loop {
-            self.await_keys(
-                format_args!("pop from {}", Keys(&[key])),
-                &[wired(key)],
-                "nobody has pushed",
-                deadline,
-            )?;
-            // Another one may have taken it.
+            let op = || format!("pop from {}", Keys(&[key]));
+            self.await_keys(op(), &[wired(key)], "nobody has pushed", deadline)?;
             if let Some(value) = self.queue_try_pop(key, deadline)? {
                 return Ok(value);
+            }
+            std::thread::sleep(pause.min(deadline.remaining()));
+            pause = (pause * 2).min(PAUSE.1);
+            // Another one may have taken it. Or a value is there that was set, for which no wait waits.
+            if deadline.has_passed() {
+                let why = "others have taken it, or what is there was set and not pushed".to_owned();
+                return Err(Error::Timeout { op: op(), place: self.place(), waited: started.elapsed(), why });
             }
         }
     }

@@ -74,13 +74,7 @@ impl TcpOptions {
                 what: format!("{address:?} is no address: it has to be host:port"),
             });
         }
-        let store = TcpStore {
-            address,
-            options: self,
-            server: Mutex::default(),
-            idle: Mutex::default(),
-            pid: std::process::id(),
-        };
+        let store = TcpStore { address, options: self, server: Mutex::default(), idle: Mutex::default() };
         let deadline = deadline.into();
         // Also without a request: whether there is a server is what the caller wants to know.
         store.call("connect", deadline, Writer::new(), |_| Ok(()))?;
@@ -103,9 +97,14 @@ pub struct TcpStore {
     options: TcpOptions,
     /// Who the server said it is, the first time.
     server: Mutex<Option<Option<Identity>>>,
-    /// Connections that nobody uses now.
-    idle: Mutex<Vec<Connection>>,
-    /// Whose connections they are: a forked child has them, too, and must not speak on them.
+    idle: Mutex<Idle>,
+}
+
+/// Connections that nobody uses now.
+#[derive(Default)]
+struct Idle {
+    connections: Vec<Connection>,
+    /// Whose they are: a forked child has them, too, and must not speak on them.
     pid: u32,
 }
 
@@ -166,16 +165,22 @@ impl TcpStore {
         point!("tcp.asked");
         let answer = answer(&mut connection)?;
         // Only after all has been read: one that is late must not be taken for the answer to something else.
-        lock(&self.idle).push(connection);
+        self.idle().connections.push(connection);
         Ok(Ok(answer))
     }
 
     fn take_idle(&self) -> Option<Connection> {
-        let mut idle = lock(&self.idle);
-        if self.pid != std::process::id() {
-            return None;
+        let mut idle = self.idle();
+        std::iter::from_fn(|| idle.connections.pop()).find(Connection::is_quiet)
+    }
+
+    /// Those of this process. A forked child closes its copies, on which its parent goes on, and has its own from then on.
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        let (mut idle, pid) = (lock(&self.idle), std::process::id());
+        if idle.pid != pid {
+            *idle = Idle { connections: Vec::new(), pid };
         }
-        std::iter::from_fn(|| idle.pop()).find(Connection::is_quiet)
+        idle
     }
 
     /// Says whether this is the server of the first time, and of the right run.
