@@ -1,5 +1,7 @@
 //! A shared key: what is looked at before it is proved, and who gets in.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use comm_rendezvous::{Error, Rendezvous, ServerOptions, SharedKey, TcpOptions, TcpServer};
@@ -83,4 +85,26 @@ fn who_stops_in_the_proof_is_let_go() {
         raw.send(&[&b"comm-key"[..], &[7; 32]].concat()[..cut]);
         raw.is_closed();
     }
+}
+
+/// Nor does a client say anything to a server that only takes the client's proof.
+#[test]
+fn a_server_proves_it_as_well() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let heard = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let (mut hello, mut proof, mut rest) = ([0; 40], [0; 32], Vec::new());
+        stream.read_exact(&mut hello).unwrap();
+        stream.write_all(&[7; 32]).unwrap();
+        stream.read_exact(&mut proof).unwrap();
+        // It has nothing better than what the client has said itself.
+        stream.write_all(&proof).unwrap();
+        stream.read_to_end(&mut rest).unwrap();
+        rest
+    });
+    let options = TcpOptions::new().key(key(b"the key of this job."));
+    let error = options.connect(address.to_string(), AMPLE).unwrap_err();
+    assert!(matches!(&error, Error::BadPeer { what, .. } if what.contains("does not prove")), "{error}");
+    assert_eq!(heard.join().unwrap(), b"");
 }
