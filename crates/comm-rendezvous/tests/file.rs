@@ -254,3 +254,12 @@ fn a_forked_child_writes_beside_its_parent() {
     drop(store);
     assert_eq!(folder.files().len(), 0);
 }
+
+/// What ranks leave for each other may be a secret.
+#[test]
+fn others_do_not_read_the_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let _store = folder.open("run", 1);
+    assert_eq!(std::fs::metadata(folder.file()).unwrap().permissions().mode() & 0o077, 0);
+}
