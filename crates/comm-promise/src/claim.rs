@@ -213,6 +213,7 @@ impl Claim {
 /// Wakes who waits for it at its home.
 impl Bell for Claim {
     fn ring(&self, slot: usize, _tag: u32) {
+        point!("promise.ringing");
         match slot {
             THREADS => self.slot.seat.park.wake(),
             TASKS => {

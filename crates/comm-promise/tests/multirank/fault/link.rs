@@ -91,6 +91,8 @@ fn killed_late(ctx: &LauncherCtx) -> RankResult {
     running.wait_note(0, "noticed", SOON)?;
     running.go("claim")?;
     running.wait_note(1, "claimed", SOON)?;
+    running.go("read")?;
+    running.wait_note(0, "read", SOON)?;
     running.kill(1)?;
     running.wait_exit(1, SOON)?;
     running.go("worker is gone")?;
@@ -99,16 +101,18 @@ fn killed_late(ctx: &LauncherCtx) -> RankResult {
     done()
 }
 
-/// A worker that has not heard that its link is lost claims one more, and dies: that breaks it.
+/// A worker that has not heard that its link is lost claims two more and sets one of them, which is read, and dies: that breaks the other.
 fn late(ctx: &RankCtx) -> RankResult {
     let s = Scene::host(ctx)?;
     let (mut futures, mut tickets) = (Vec::new(), Vec::new());
-    for _ in 0..2 {
+    for _ in 0..3 {
         let promise = s.is_client().then(|| Promise::<Tensor>::new(Kind::Host)).transpose()?;
         futures.extend(promise.as_ref().map(Promise::future).transpose()?);
         tickets.push(s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?);
     }
     let _held = (ctx.rank() == 1).then(|| Promise::attach(&tickets[0], s.by)).transpose()?;
+    // In a segment that the home has by then.
+    let _sent = tensor(&[3.5])?.contiguous_in(s.team.hub().tensors())?;
     s.all()?;
     if ctx.rank() == 1 {
         let keeps = Arc::new(Keeps::default());
@@ -121,14 +125,18 @@ fn late(ctx: &RankCtx) -> RankResult {
         ctx.note("deaf");
         ctx.await_go("claim")?;
         let _late = Promise::attach(&tickets[1], s.by)?;
+        Promise::attach(&tickets[2], s.by)?.set(tensor(&[3.5])?)?;
         ctx.note("claimed");
         ctx.await_go("nothing")?;
     }
-    if let [held, late] = &futures[..] {
+    if let [held, late, set] = &futures[..] {
         ctx.await_go("hang up")?;
         check!(probe::hang_up()? > 0, "it has links");
         is_broken(held.get(s.by), BrokenHow::LinkBroke)?;
         ctx.note("noticed");
+        ctx.await_go("read")?;
+        check_eq!(set.get(s.by)?.to_vec::<f32>()?, [3.5]);
+        ctx.note("read");
         ctx.await_go("worker is gone")?;
         check!(is_broken(late.get(SOON / 3), BrokenHow::Died)?.is_some(), "the worker had a pid");
     }
