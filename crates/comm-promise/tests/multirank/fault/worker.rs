@@ -240,9 +240,8 @@ fn woken(ctx: &RankCtx) -> RankResult {
     let future = promise.as_ref().map(Promise::future).transpose()?;
     let ticket = s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?;
     let held = (ctx.rank() == 1).then(|| Promise::attach(&ticket, s.by)).transpose()?;
-    let woken = future.map(|future| {
-        let mut future = future.with_deadline(SOON / 3);
-        // The waker is there before the worker goes on.
+    let woken = future.map(|mut future| {
+        // No deadline wakes it in time. The waker is there before the worker goes on.
         let (told, hears) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             block_on(std::future::poll_fn(|context| {
