@@ -24,7 +24,8 @@ pub fn cases() -> Vec<Case> {
     vec![
         case("stop/-/-/worker", stopped_worker),
         case("stop/-/-/worker-while-it-sets", stopped_writer),
-        case("stop/-/-/worker-while-it-sets-and-dies", killed_writer),
+        case("stop/-/-/worker-while-it-sets-and-dies", |ctx| writer_ends(ctx, true)),
+        case("stop/-/-/worker-while-it-sets-what-is-dropped", |ctx| writer_ends(ctx, false)),
         case("stop/-/-/home-and-worker-dies", stopped_home),
     ]
 }
@@ -116,16 +117,22 @@ fn writer(ctx: &RankCtx) -> RankResult {
     done()
 }
 
-/// As above, and it never goes on: the slot in which it wrote is used again.
-fn killed_writer(ctx: &LauncherCtx) -> RankResult {
+/// As above, and the future is dropped: the slot is used again when the writer is dead or through, whoever looks for it.
+fn writer_ends(ctx: &LauncherCtx, dies: bool) -> RankResult {
     let fault = Fault::at("promise.writing").rank(1).does(comm_testkit::fault::Action::Stop);
     let running = ctx.launch(KILLED.name).fault(fault).limit(SOON).spawn()?;
     running.wait_stopped(1, SOON)?;
     running.go("writer is stopped")?;
     running.wait_note(0, "dropped", SOON)?;
-    running.kill(1)?;
-    running.wait_exit(1, SOON)?;
-    running.go("writer is dead")?;
+    if dies {
+        running.kill(1)?;
+        running.wait_exit(1, SOON)?;
+    } else {
+        running.cont(1)?;
+    }
+    running.go("writer is through")?;
+    running.wait_note(0, "used", SOON)?;
+    running.go("leave")?;
     all_well(&running, &[0])
 }
 
@@ -135,7 +142,9 @@ fn killed(ctx: &RankCtx) -> RankResult {
     let future = promise.as_ref().map(Promise::future).transpose()?;
     let ticket = s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?;
     if ctx.rank() == 1 {
-        Promise::attach(&ticket, s.by)?.set(Wire(1))?;
+        let outcome = Promise::attach(&ticket, s.by)?.set(Wire(1));
+        is_broken(outcome.map_err(Error::from), BrokenHow::Unwanted)?;
+        ctx.await_go("leave")?;
     }
     if let Some(future) = future {
         // Of a promise its place is said, and which use of that it is.
@@ -146,8 +155,9 @@ fn killed(ctx: &RankCtx) -> RankResult {
         drop(future);
         check!(!is_used()?, "somebody writes there");
         ctx.note("dropped");
-        ctx.await_go("writer is dead")?;
+        ctx.await_go("writer is through")?;
         eventually("the slot is used again", || is_used().is_ok_and(|is_used| is_used))?;
+        ctx.note("used");
     }
     done()
 }
