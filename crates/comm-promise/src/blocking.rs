@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use comm_core::Deadline;
 use comm_core::wait::OneShot;
@@ -34,6 +35,10 @@ impl Wake for Nap {
     }
 }
 
+/// The longest sleep without a look. Whoever is to wake this thread may be inside of a waker that keeps him, which may be where this
+/// thread sleeps, or stopped before he has rung. One who sleeps for a single future looks as often.
+const SLICE: Duration = Duration::from_millis(200);
+
 /// Looks, as a task would, until there is something; `None` at the deadline, which is not judged before the last look.
 pub(crate) fn look_until<T>(
     deadline: Deadline,
@@ -47,11 +52,12 @@ pub(crate) fn look_until<T>(
     }
     let _asleep = blocking.enter();
     loop {
-        let woken = nap.0.wait(deadline).is_some();
+        nap.0.wait(deadline.remaining().min(SLICE));
+        let is_over = deadline.has_passed();
         if let Some(found) = look(&waker) {
             return Some(found);
         }
-        if !woken {
+        if is_over {
             return None;
         }
     }

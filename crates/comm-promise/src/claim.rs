@@ -75,7 +75,7 @@ impl Claim {
     }
 
     /// Takes a row; none if it has its value already. Who does so in the moment in which the home loses the link, and has not heard
-    /// of that, is not broken with the others: the promise breaks when he drops it, as he does when he cannot set it.
+    /// of that, is not broken with the others: the promise breaks when he drops it, as he does when he cannot set it, or dies.
     fn enter(&self) -> Result<Option<usize>> {
         let word = Word(self.slot.seat.cell.load());
         if self.is_open(word)?.is_none() {
@@ -213,6 +213,7 @@ impl Claim {
 /// Wakes who waits for it at its home.
 impl Bell for Claim {
     fn ring(&self, slot: usize, _tag: u32) {
+        point!("promise.ringing");
         match slot {
             THREADS => self.slot.seat.park.wake(),
             TASKS => {

@@ -180,14 +180,16 @@ impl Attendant for Home {
 
     fn peer_lost(&self, peer: &Arc<Peer>, how: Loss) {
         let id = short(peer.nonce());
-        let how = if how == Loss::Died { End::Died } else { End::LinkBroke };
+        let is_dead = how == Loss::Died;
+        let how = if is_dead { End::Died } else { End::LinkBroke };
         let sites: Vec<Arc<dyn Site>> = self.rows().iter().flat_map(|row| row.all()).collect();
         // Each promise is told before the guest is forgotten, so whoever reads what that one has set finds it here or there.
         sites.iter().for_each(|site| site.guest_lost(peer, how));
         for retired in &*lock(&self.limbo) {
             part(&retired.slot, retired.generation, id, how, &NoBell);
         }
-        {
+        // One that lives may have set more before it noticed.
+        if is_dead {
             let mut guests = lock(&self.guests);
             if guests.get(&id).is_some_and(|there| Arc::ptr_eq(there, peer)) {
                 guests.remove(&id);

@@ -144,6 +144,9 @@ impl<T> Inner<T> {
     /// What the word is, if it is not open any more.
     pub(crate) fn claim_here(&self) -> Result<(), Word> {
         let mut here = lock(&self.here);
+        if let Some(word) = self.end() {
+            return Err(word);
+        }
         if *here == 0 {
             state::claim(&self.seat().cell, self.generation, HOME)?;
         }

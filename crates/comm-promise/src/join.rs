@@ -12,10 +12,10 @@ use crate::awaiting::Awaiting;
 use crate::blocking::{Blocking, look_until};
 use crate::future::Future;
 
-/// Several futures as one, which is ready when all are, or when one of them has failed. Ready if there are none.
+/// Several futures as one, which is ready when all are. Ready if there are none.
 ///
-/// Values come in the order in which the futures were added. The first error that is found ends it all: [`Error::OneOf`], with the
-/// number of the future.
+/// Values come in the order in which the futures were added. The first error that is found ends it all, though others are not ready
+/// yet: [`Error::OneOf`], with the number of the future.
 ///
 /// ```
 /// use comm_core::Deadline;

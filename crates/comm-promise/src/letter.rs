@@ -188,3 +188,26 @@ fn open(bytes: &[u8]) -> Result<(u8, &[u8], &[u8])> {
 fn bad(what: &str) -> Error {
     Error::bad_peer(format!("what is said of the value of a promise is {what}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use comm_core::shm::Access;
+
+    use super::*;
+
+    /// No room is made for what a hostile letter claims to be.
+    #[test]
+    fn a_letter_is_no_longer_than_its_place() {
+        let slot = |first: u64| std::array::from_fn(|word| AtomicU64::new(if word == 0 { first } else { 0 }));
+        assert!(matches!(place(&slot(INLINE as u64)), Ok(Place::Here(bytes)) if bytes.len() == INLINE));
+        for len in [INLINE as u64 + 1, LEN] {
+            assert!(place(&slot(len)).is_err(), "{len}");
+            assert!(matches!(place(&slot(IN_BLOCK | len)), Ok(Place::Block { .. })));
+        }
+        let segment = Segment::create(4096, Access::ReadOnly).unwrap();
+        assert_eq!(copy(&segment, 4096 - 8, 8).unwrap(), [0; 8]);
+        for (offset, len) in [(0, 4097), (0, LEN), (4096, 1), (u64::MAX, 1), (u64::MAX, LEN)] {
+            assert!(copy(&segment, offset, len).is_err(), "{offset}, {len}");
+        }
+    }
+}

@@ -130,5 +130,11 @@ pub use aliases::{TensorFuture, TensorPromise, VoidFuture, VoidPromise};
 
 /// The fault points of this crate; see [`comm_core::points`].
 #[cfg(not(loom))]
-pub const POINTS: &[&str] =
-    &["promise.claimed", "promise.packed", "promise.writing", "promise.set", "promise.dropped"];
+pub const POINTS: &[&str] = &[
+    "promise.claimed",
+    "promise.packed",
+    "promise.writing",
+    "promise.ringing",
+    "promise.set",
+    "promise.dropped",
+];

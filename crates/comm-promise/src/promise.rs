@@ -56,6 +56,8 @@ impl<T: Send + 'static> Drop for Holder<T> {
 ///
 /// assert_eq!(for_operand(DeviceKind::Cpu, false), Kind::Process);
 /// assert_eq!(for_operand(DeviceKind::Cpu, true), Kind::Host);
+/// assert_eq!(for_operand(DeviceKind::Sim, false), Kind::Process);
+/// assert_eq!(for_operand(DeviceKind::Sim, true), Kind::Host);
 /// ```
 #[doc(alias = "GetTensorPromiseTypeFromOperand")]
 pub fn for_operand(_device: DeviceKind, per_device_per_process: bool) -> Kind {

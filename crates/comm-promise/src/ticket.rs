@@ -187,3 +187,30 @@ impl<T> fmt::Debug for Ticket<T> {
         write!(f, "Ticket({segment}/{offset}/{index}/{generation} of {home})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_of_others_is_refused() {
+        let hub = Hub::get().unwrap();
+        let mine = Ticket::<()>::new(&hub, (1, 64), 0, 0, "()");
+        mine.check(&hub, "()").unwrap();
+        type Change = fn(&mut Said);
+        let changes: [(Change, &str); 4] = [
+            (|said| said.layout += 1, "another build"),
+            (|said| said.user += 1, "and this process is of user"),
+            (|said| said.instance += 1, "another instance"),
+            (|said| said.form += 1, "another type"),
+        ];
+        for (change, expected) in changes {
+            let mut other = mine.clone();
+            change(&mut other.said);
+            // Also when it has been on its way.
+            let other = Ticket::<()>::from_bytes(&other.to_bytes()).unwrap();
+            let said = other.check(&hub, "()").unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}

@@ -63,3 +63,38 @@ fn work() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use comm_core::wait::OneShot;
+
+    use super::*;
+
+    /// A job that waits for the next one does not keep it, though one thread alone has nothing to do.
+    #[test]
+    fn a_job_does_not_stand_behind_another() {
+        let ample = Duration::from_secs(8);
+        for _ in 0..20 {
+            let there = Arc::new(OneShot::default());
+            let is_there = there.clone();
+            hand_over(move || {
+                there.set(true);
+            });
+            assert!(is_there.wait(ample).is_some());
+            while lock(&POOL).idle == 0 {
+                std::thread::yield_now();
+            }
+            let [first, second] = std::array::from_fn(|_| Arc::new(OneShot::default()));
+            let (waits, ends) = (second.clone(), first.clone());
+            hand_over(move || {
+                ends.set(waits.wait(ample).is_some());
+            });
+            hand_over(move || {
+                second.set(true);
+            });
+            assert_eq!(first.wait(2 * ample), Some(true));
+        }
+    }
+}

@@ -55,3 +55,21 @@ impl std::fmt::Debug for Alarm {
         f.debug_struct("Alarm").field("has_rung", &self.has_rung()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wait::with_waker_that;
+
+    #[test]
+    fn a_waker_may_use_the_alarm_when_it_is_cloned() {
+        let alarm = Arc::new(Hub::get().unwrap().alarm(Duration::from_secs(60), Waker::noop()));
+        let again = alarm.clone();
+        with_waker_that(
+            move || assert!(again.set_waker(Waker::noop())),
+            move |waker| assert!(alarm.set_waker(waker)),
+        );
+    }
+}

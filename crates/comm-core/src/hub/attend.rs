@@ -22,7 +22,8 @@ pub enum Loss {
 pub trait Attendant: Send + Sync {
     /// A peer has introduced itself. Called before anybody can find it, with a lock of the hub: it asks the hub for nothing.
     fn peer_came(&self, peer: &Arc<Peer>);
-    /// A peer is lost. What it had pushed before stays with the handle.
+    /// A peer is lost. What it had pushed before stays with the handle. One whose link broke is lost once more when its process is gone,
+    /// if it has not come again: until it noticed, it may have done more.
     fn peer_lost(&self, peer: &Arc<Peer>, how: Loss);
     /// Somebody has rung, or a segment has come: on the reactor thread.
     fn rung(&self);

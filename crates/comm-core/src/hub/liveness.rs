@@ -112,9 +112,13 @@ impl Liveness {
         &self.own
     }
 
-    /// Starts watching a peer.
+    /// Starts watching a peer, which may have come again.
     pub(super) fn watch_peer(&self, nonce: Nonce, life: Arc<LifeWord>) {
-        self.lock().push((nonce, life));
+        {
+            let mut peers = self.lock();
+            peers.retain(|(other, _)| *other != nonce);
+            peers.push((nonce, life));
+        }
         self.tell();
     }
 

@@ -62,6 +62,8 @@ use socket::Listener;
 enum Known {
     /// It has introduced itself and lives.
     Alive(Arc<Peer>),
+    /// The link to it broke, and it lived then. It may come again; and it is still watched, for what it has done before it noticed.
+    Estranged(Arc<Peer>),
     /// It is dead. Nonces do not come again.
     Dead,
 }
@@ -302,8 +304,8 @@ impl Hub {
             match peers.get(&nonce) {
                 Some(Known::Alive(peer)) => return Awaited::Here(peer.clone()),
                 Some(Known::Dead) => return Awaited::Dead,
-                None if over() => return Awaited::Over,
-                None => {}
+                Some(Known::Estranged(_)) | None if over() => return Awaited::Over,
+                Some(Known::Estranged(_)) | None => {}
             }
             match patience.on(&self.peers_changed, peers) {
                 Some(again) => peers = again,
@@ -337,7 +339,7 @@ impl Hub {
         let died = {
             let mut peers = self.peers();
             let died = match peers.get(&nonce) {
-                None => peer.is_past_writing(),
+                Some(Known::Estranged(_)) | None => peer.is_past_writing(),
                 Some(Known::Alive(_)) => return Err(Error::bad_peer(format!("a second link from {nonce}"))),
                 Some(Known::Dead) => true,
             };
@@ -397,7 +399,7 @@ impl Hub {
         let known = match self.peers().get(&nonce) {
             Some(Known::Dead) => return,
             Some(Known::Alive(peer)) => Some(peer.clone()),
-            None => None,
+            Some(Known::Estranged(_)) | None => None,
         };
         let link = lock(&self.links).get(&nonce).cloned();
         let gone = match (&known, &link) {
@@ -411,9 +413,10 @@ impl Hub {
             return self.peer_died(nonce);
         }
         tracing::warn!(%nonce, why, "a link broke");
-        self.peers().remove(&nonce);
+        if let (Some(peer), Some(there @ Known::Alive(_))) = (&known, self.peers().get_mut(&nonce)) {
+            *there = Known::Estranged(peer.clone());
+        }
         lock(&self.links).remove(&nonce);
-        self.liveness.forget_peer(nonce);
         self.peers_changed.notify_all();
         // The other process is to notice, too, whichever direction it was.
         if let Some(link) = link {
@@ -434,7 +437,7 @@ impl Hub {
         let before = self.peers().insert(nonce, Known::Dead);
         let peer = match before {
             Some(Known::Dead) => return,
-            Some(Known::Alive(peer)) => Some(peer),
+            Some(Known::Alive(peer) | Known::Estranged(peer)) => Some(peer),
             None => None,
         };
         if let Some(peer) = &peer {

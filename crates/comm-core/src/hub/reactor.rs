@@ -62,9 +62,13 @@ impl Timer {
 
     /// Wakes another task from now on. `false` if the deadline has come meanwhile: then nobody will be woken.
     pub(crate) fn set_waker(&self, waker: &Waker) -> bool {
-        // The old one is dropped outside of the lock: it may be the last handle to a task.
-        let _old = std::mem::replace(&mut *lock(&self.waker), waker.clone());
+        // The new one is cloned and the old one dropped outside of the lock: both are the user's code.
+        drop(self.exchange(waker.clone()));
         !self.has_fired()
+    }
+
+    fn exchange(&self, waker: Waker) -> Waker {
+        std::mem::replace(&mut *lock(&self.waker), waker)
     }
 
     fn key(&self) -> (Instant, u64) {
@@ -249,10 +253,9 @@ impl Reactor {
                 continue;
             }
             timer.fired.store(true, Ordering::Release);
-            // To clone and to drop a waker is the user's code as well, and this may be the last handle of the timer.
+            // To drop a waker is the user's code as well, and this may be the last handle of the timer.
             guarded(move || {
-                let waker = lock(&timer.waker).clone();
-                waker.wake();
+                timer.exchange(Waker::noop().clone()).wake();
                 drop(timer);
             });
         }

@@ -45,6 +45,8 @@ pub use cell::{Bell, Cell, SLOTS};
 pub use guarded::guarded;
 #[cfg(not(loom))]
 pub use oneshot::OneShot;
+#[cfg(all(test, not(loom)))]
+pub(crate) use oneshot::tests::with_waker_that;
 pub use park::ParkWord;
 #[cfg(not(loom))]
 pub(crate) use patience::Next;

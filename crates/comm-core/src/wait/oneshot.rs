@@ -72,13 +72,64 @@ impl<T> OneShot<T> {
 
     /// Takes the value, or leaves the task's waker for when it comes; the latest one counts.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<T> {
+        // To clone it and to drop the old one is the user's code: outside of the lock.
+        let waker = context.waker().clone();
         let (outcome, _old) = {
             let mut state = lock(&self.state);
             match state.value.take() {
                 Some(value) => (Poll::Ready(value), state.waker.take()),
-                None => (Poll::Pending, state.waker.replace(context.waker().clone())),
+                None => (Poll::Pending, state.waker.replace(waker)),
             }
         };
         outcome
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::RefCell;
+    use std::sync::{Arc, mpsc};
+    use std::task::{RawWaker, RawWakerVTable};
+    use std::time::Duration;
+
+    use super::*;
+
+    thread_local! {
+        static WHEN_CLONED: RefCell<Option<Box<dyn Fn()>>> = const { RefCell::new(None) };
+    }
+
+    fn cloned(data: *const ()) -> RawWaker {
+        let then = WHEN_CLONED.take();
+        if let Some(then) = then {
+            then();
+        }
+        RawWaker::new(data, &VTABLE)
+    }
+
+    const VTABLE: RawWakerVTable = RawWakerVTable::new(cloned, |_| {}, |_| {}, |_| {});
+
+    /// Does something with a waker that does something when it is cloned; a thread that is stuck there is no hung test.
+    pub(crate) fn with_waker_that(
+        when_cloned: impl Fn() + Send + 'static,
+        body: impl FnOnce(&Waker) + Send + 'static,
+    ) {
+        let (through, is_through) = mpsc::channel();
+        std::thread::spawn(move || {
+            WHEN_CLONED.set(Some(Box::new(when_cloned)));
+            // SAFETY: no function of the table looks at the data.
+            body(&unsafe { Waker::new(std::ptr::null(), &VTABLE) });
+            through.send(WHEN_CLONED.take().is_none())
+        });
+        assert_eq!(is_through.recv_timeout(Duration::from_secs(20)), Ok(true), "cloned, and not stuck");
+    }
+
+    #[test]
+    fn a_waker_may_use_the_place_when_it_is_cloned() {
+        let place = Arc::new(OneShot::<()>::default());
+        let again = place.clone();
+        with_waker_that(
+            move || assert!(!again.is_set()),
+            move |waker| assert!(place.poll(&mut Context::from_waker(waker)).is_pending()),
+        );
     }
 }

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use comm_core::error::BrokenHow;
-use comm_core::tensor::{DType, TensorBuf};
-use comm_core::{Error, Kind};
-use comm_promise::{Future, Wire};
+use comm_core::tensor::{DType, Tensor, TensorBuf};
+use comm_core::{Deadline, Error, Kind};
+use comm_promise::{Future, JoinAll, Wire, select};
 use comm_testkit::sim::SimStream;
 use comm_testkit::{
     Case, LauncherCtx, Layout, Program, RankCtx, RankResult, block_on, check, check_eq, done, eventually,
@@ -23,8 +23,10 @@ pub const CASES: &[(&str, Run)] = &[
     ("await/-/-/another-waker", another_waker),
     ("await/-/-/many-in-one-thread", many),
     ("await/-/-/wakers-that-panic-and-drop", unruly),
-    ("await/-/-/continuation-that-waits", |ctx, kind| continuation(ctx, kind, false)),
-    ("await/-/-/continuation-behind-a-stream", |ctx, kind| continuation(ctx, kind, true)),
+    ("await/-/-/continuation-that-waits", |ctx, kind| continuation(ctx, kind, get, false)),
+    ("await/-/-/continuation-behind-a-stream", |ctx, kind| continuation(ctx, kind, get, true)),
+    ("await/-/-/continuation-that-joins", |ctx, kind| continuation(ctx, kind, join, false)),
+    ("await/-/-/continuation-that-selects", |ctx, kind| continuation(ctx, kind, first, false)),
 ];
 
 fn value(ctx: &RankCtx, kind: Kind) -> RankResult {
@@ -252,10 +254,28 @@ fn unruly(ctx: &RankCtx, kind: Kind) -> RankResult {
     })
 }
 
+/// A thread's wait.
+type Read = fn(Future<Tensor>, Deadline) -> Result<Tensor, Error>;
+
+fn get(future: Future<Tensor>, by: Deadline) -> Result<Tensor, Error> {
+    future.get(by)
+}
+
+fn join(future: Future<Tensor>, by: Deadline) -> Result<Tensor, Error> {
+    Ok(JoinAll::from_iter([future]).get(by)?.remove(0))
+}
+
+fn first(future: Future<Tensor>, by: Deadline) -> Result<Tensor, Error> {
+    let mut futures = [future];
+    let first = select(&mut futures).get(by)?;
+    futures[first].get(by)
+}
+
 /// What goes on in the waker: a thread's wait for another promise of the same worker.
 struct Waits {
-    second: Future<comm_core::tensor::Tensor>,
-    by: comm_core::Deadline,
+    second: Mutex<Option<Future<Tensor>>>,
+    read: Read,
+    by: Deadline,
     begun: AtomicBool,
     seen: Mutex<Option<Result<Vec<f32>, String>>>,
 }
@@ -263,14 +283,15 @@ struct Waits {
 impl Wake for Waits {
     fn wake(self: Arc<Self>) {
         self.begun.store(true, Ordering::Release);
-        let value = self.second.get(self.by).and_then(|tensor| Ok(tensor.to_vec::<f32>()?));
+        let Some(second) = self.second.lock().unwrap().take() else { return };
+        let value = (self.read)(second, self.by).and_then(|tensor| Ok(tensor.to_vec::<f32>()?));
         *self.seen.lock().unwrap() = Some(value.map_err(|error| error.to_string()));
     }
 }
 
 /// In processes that have made no tensor before: what is set comes in their first segment.
 pub const FRESH: Program =
-    Program { name: "promise-continuation", run: |ctx: &RankCtx| continuation(ctx, Kind::Host, false) };
+    Program { name: "promise-continuation", run: |ctx: &RankCtx| continuation(ctx, Kind::Host, get, false) };
 
 pub fn in_fresh_processes() -> Case {
     let case = Case::launcher(SUITE, "await/-/-/continuation-and-first-segment", |ctx: &LauncherCtx| {
@@ -283,13 +304,14 @@ pub fn in_fresh_processes() -> Case {
 }
 
 /// `behind` streams, or as they are.
-fn continuation(ctx: &RankCtx, kind: Kind, behind: bool) -> RankResult {
+fn continuation(ctx: &RankCtx, kind: Kind, read: Read, behind: bool) -> RankResult {
     let s = Scene::new(ctx, kind)?;
     let (first, first_promise) = s.ask::<()>()?;
     let (second, second_promise) = s.ask()?;
     let mut first = first;
     let waits = second.map(|second| {
-        Arc::new(Waits { second, by: s.by, begun: AtomicBool::new(false), seen: Mutex::default() })
+        let second = Mutex::new(Some(second));
+        Arc::new(Waits { second, read, by: s.by, begun: AtomicBool::new(false), seen: Mutex::default() })
     });
     if let (Some(first), Some(waits)) = (&mut first, &waits) {
         let waker = Waker::from(waits.clone());

@@ -8,21 +8,24 @@ use comm_core::tensor::{DType, Tensor, TensorBuf};
 use comm_core::{Error, Kind};
 use comm_promise::{Promise, Wire};
 use comm_testkit::fault::Fault;
-use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check, check_eq, done};
+use comm_testkit::{Case, LauncherCtx, Program, RankCtx, RankResult, check, check_eq, done, eventually};
 
 use super::{SOON, case};
 use crate::support::{Any, Scene, is_broken};
 
-pub const PROGRAMS: &[Program] = &[WORKER, WRITER, HOME];
+pub const PROGRAMS: &[Program] = &[WORKER, WRITER, KILLED, HOME];
 
 const WORKER: Program = Program { name: "promise-stopped-worker", run: worker };
 const WRITER: Program = Program { name: "promise-stopped-writer", run: writer };
+const KILLED: Program = Program { name: "promise-killed-writer", run: killed };
 const HOME: Program = Program { name: "promise-stopped-home", run: home };
 
 pub fn cases() -> Vec<Case> {
     vec![
         case("stop/-/-/worker", stopped_worker),
         case("stop/-/-/worker-while-it-sets", stopped_writer),
+        case("stop/-/-/worker-while-it-sets-and-dies", |ctx| writer_ends(ctx, true)),
+        case("stop/-/-/worker-while-it-sets-what-is-dropped", |ctx| writer_ends(ctx, false)),
         case("stop/-/-/home-and-worker-dies", stopped_home),
     ]
 }
@@ -110,6 +113,51 @@ fn writer(ctx: &RankCtx) -> RankResult {
             Promise::attach(&later_ticket, s.by)?.set(Wire(2))?;
         }
         _ => {}
+    }
+    done()
+}
+
+/// As above, and the future is dropped: the slot is used again when the writer is dead or through, whoever looks for it.
+fn writer_ends(ctx: &LauncherCtx, dies: bool) -> RankResult {
+    let fault = Fault::at("promise.writing").rank(1).does(comm_testkit::fault::Action::Stop);
+    let running = ctx.launch(KILLED.name).fault(fault).limit(SOON).spawn()?;
+    running.wait_stopped(1, SOON)?;
+    running.go("writer is stopped")?;
+    running.wait_note(0, "dropped", SOON)?;
+    if dies {
+        running.kill(1)?;
+        running.wait_exit(1, SOON)?;
+    } else {
+        running.cont(1)?;
+    }
+    running.go("writer is through")?;
+    running.wait_note(0, "used", SOON)?;
+    running.go("leave")?;
+    all_well(&running, &[0])
+}
+
+fn killed(ctx: &RankCtx) -> RankResult {
+    let s = Scene::host(ctx)?;
+    let promise = s.is_client().then(|| Promise::<Wire<u8>>::new(Kind::Host)).transpose()?;
+    let future = promise.as_ref().map(Promise::future).transpose()?;
+    let ticket = s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?;
+    if ctx.rank() == 1 {
+        let outcome = Promise::attach(&ticket, s.by)?.set(Wire(1));
+        is_broken(outcome.map_err(Error::from), BrokenHow::Unwanted)?;
+        ctx.await_go("leave")?;
+    }
+    if let Some(future) = future {
+        // Of a promise its place is said, and which use of that it is.
+        let place = |said: String| said.rsplit_once('/').map(|(place, _)| place.replace("Future", "Promise"));
+        let used = place(format!("{future:?}"));
+        let is_used = || Promise::<()>::new(Kind::Host).map(|next| place(format!("{next:?}")) == used);
+        ctx.await_go("writer is stopped")?;
+        drop(future);
+        check!(!is_used()?, "somebody writes there");
+        ctx.note("dropped");
+        ctx.await_go("writer is through")?;
+        eventually("the slot is used again", || is_used().is_ok_and(|is_used| is_used))?;
+        ctx.note("used");
     }
     done()
 }

@@ -43,8 +43,8 @@ fn killed(ctx: &LauncherCtx) -> RankResult {
 
 /// A waker that keeps the thread which wakes it: that of the hub, which hears who links to this process.
 #[derive(Default)]
-struct Keeps {
-    entered: OneShot<()>,
+pub struct Keeps {
+    pub entered: OneShot<()>,
     left: OneShot<()>,
 }
 

@@ -8,19 +8,29 @@ use comm_testkit::fault::Fault;
 use comm_testkit::report::{busy, in_time, tell};
 use comm_testkit::witness::Witness;
 use comm_testkit::{
-    Case, LauncherCtx, Program, RankCtx, RankResult, Running, block_on, check, check_eq, done, probe,
+    Case, LauncherCtx, Program, RankCtx, RankResult, Running, block_on, check, check_eq, done, eventually,
+    probe,
 };
 use serde_json::{Value, json};
 
 use super::{SOON, case};
 use crate::support::{Any, Scene, in_vain, is_broken};
 
-pub const PROGRAMS: &[Program] = &[WORKERS, WAITING];
+pub const PROGRAMS: &[Program] = &[WORKERS, WAITING, WOKEN, CROWDED];
 
 /// Rank 0 asks rank 1 and rank 2 for three values each.
 const WORKERS: Program = Program { name: "promise-workers", run: workers };
 /// As above, and rank 1 does nothing.
 const WAITING: Program = Program { name: "promise-waiting", run: waiting };
+
+/// Rank 0 awaits what rank 1 sets.
+const WOKEN: Program = Program { name: "promise-woken", run: woken };
+
+/// Ranks 1 and 2 hold one promise as often as it can be held.
+const CROWDED: Program = Program { name: "promise-crowded", run: crowded };
+
+/// Passed only where somebody waits.
+const RINGING: &str = "promise.ringing";
 
 /// Elements of a value: each lies in a segment that its worker makes for it.
 const LARGE: usize = 10 << 20;
@@ -28,9 +38,12 @@ const LARGE: usize = 10 << 20;
 pub fn cases() -> Vec<Case> {
     let mut all: Vec<Case> = POINTS
         .iter()
+        .filter(|&&point| point != RINGING)
         .map(|&point| case(format!("kill/-/-/{point}"), move |ctx| killed_at(ctx, point)))
         .collect();
     all.push(case("kill/-/-/while-all-wait", killed_while_all_wait));
+    all.push(case(format!("kill/-/-/{RINGING}"), killed_while_it_wakes));
+    all.push(case("kill/-/-/makes-room", killed_and_makes_room));
     all
 }
 
@@ -213,6 +226,85 @@ fn waiting(ctx: &RankCtx) -> RankResult {
                 promise.set(value(&s, n)?)?;
             }
         }
+    }
+    done()
+}
+
+/// It has set the value, and dies before it has woken whoever waits.
+fn killed_while_it_wakes(ctx: &LauncherCtx) -> RankResult {
+    let running = ctx.launch(WOKEN.name).fault(Fault::at(RINGING).rank(1).kill()).limit(SOON).spawn()?;
+    running.wait_exit(1, SOON)?;
+    let reports = running.wait(SOON);
+    check!(reports[0].outcome.is_ok(), "the client: {}", reports[0].outcome);
+    done()
+}
+
+fn woken(ctx: &RankCtx) -> RankResult {
+    let s = Scene::host(ctx)?;
+    let promise = s.is_client().then(|| Promise::<Tensor>::new(Kind::Host)).transpose()?;
+    let future = promise.as_ref().map(Promise::future).transpose()?;
+    let ticket = s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?;
+    let held = (ctx.rank() == 1).then(|| Promise::attach(&ticket, s.by)).transpose()?;
+    let woken = future.map(|mut future| {
+        // No deadline wakes it in time. The waker is there before the worker goes on.
+        let (told, hears) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            block_on(std::future::poll_fn(|context| {
+                let polled = std::future::Future::poll(std::pin::Pin::new(&mut future), context);
+                let _ = told.send(());
+                polled
+            }))
+        });
+        let _ = hears.recv();
+        thread
+    });
+    s.all()?;
+    if let Some(held) = held {
+        held.set(value(&s, 1)?)?;
+        return Err("it lives".into());
+    }
+    if let Some(woken) = woken {
+        check!(is_value(&woken.join().map_err(|_| "the task panicked")??, 1));
+    }
+    done()
+}
+
+/// The places of one who is dead are there for others.
+fn killed_and_makes_room(ctx: &LauncherCtx) -> RankResult {
+    let running = ctx.launch(CROWDED.name).limit(SOON).spawn()?;
+    running.wait_note(2, "crowded", SOON)?;
+    running.kill(1)?;
+    running.wait_exit(1, SOON)?;
+    running.go("victim is gone")?;
+    let reports = running.wait(SOON);
+    check!(reports[0].outcome.is_ok(), "the client: {}", reports[0].outcome);
+    check!(reports[2].outcome.is_ok(), "the other worker: {}", reports[2].outcome);
+    done()
+}
+
+fn crowded(ctx: &RankCtx) -> RankResult {
+    const PLACES: usize = 7;
+    let s = Scene::host(ctx)?;
+    let promise = s.is_client().then(|| Promise::<Tensor>::new(Kind::Host)).transpose()?;
+    let future = promise.as_ref().map(Promise::future).transpose()?;
+    let ticket = s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?;
+    let attach = |times| (0..times).map(|_| Promise::attach(&ticket, s.by)).collect::<Result<Vec<_>, _>>();
+    let mut all = attach([0, PLACES - 1, 1][ctx.rank()])?;
+    s.all()?;
+    if ctx.rank() == 1 {
+        ctx.await_go("nothing")?;
+    }
+    if ctx.rank() == 2 {
+        check!(Promise::attach(&ticket, s.by).is_err(), "it is held as often as it can be");
+        ctx.note("crowded");
+        ctx.await_go("victim is gone")?;
+        // The home hears of it in its own time.
+        eventually("there is room", || attach(1).map(|one| all.extend(one)).is_ok())?;
+        all.extend(attach(PLACES - 2)?);
+        all[PLACES / 2].set(value(&s, 2)?)?;
+    }
+    if let Some(future) = future {
+        check!(is_value(&future.get(s.by)?, 2));
     }
     done()
 }

@@ -21,6 +21,7 @@ pub fn cases() -> Vec<Case> {
         host("ticket/-/-/at-most-seven", at_most_seven),
         host("ticket/-/-/handed-on", handed_on),
         host("ticket/-/-/at-home", at_home),
+        host("ticket/-/-/of-one-that-has-ended", ended),
         host("ticket/-/-/of-another-type", of_another_type),
         host("ticket/-/-/garbage", garbage),
         host("ticket/-/-/kinds-without", kinds_without),
@@ -207,6 +208,10 @@ fn handed_on(ctx: &RankCtx) -> RankResult {
         s.all()?;
     }
     if s.is_worker() {
+        // However often: who has handed it on takes no place.
+        for _ in 0..10 {
+            ticket = Promise::attach(&ticket, s.by)?.into_ticket()?;
+        }
         Promise::attach(&ticket, s.by)?.set(tensor(&[5.0])?)?;
     }
     if let Some(future) = future {
@@ -239,6 +244,45 @@ fn at_home(ctx: &RankCtx) -> RankResult {
     is_broken(future.get(s.by), BrokenHow::Dropped)?;
     is_broken(Promise::attach(&ticket, s.by), BrokenHow::Unwanted)
         .or_else(|_| is_broken(Promise::attach(&ticket, s.by), BrokenHow::Dropped))?;
+    s.end()
+}
+
+/// Who attaches what has broken is told, also where somebody holds it still.
+fn ended(ctx: &RankCtx) -> RankResult {
+    let s = Scene::host(ctx)?;
+    for (how, drops) in [(BrokenHow::Cancelled, false), (BrokenHow::Unwanted, true)] {
+        let promise = s.is_client().then(|| Promise::<Wire<u8>>::new(Kind::Host)).transpose()?;
+        let future = promise.as_ref().map(Promise::future).transpose()?;
+        let ticket = s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?;
+        let held = Promise::attach(&ticket, s.by)?;
+        s.all()?;
+        let kept = future.filter(|_| !drops);
+        if let Some(future) = &kept {
+            future.cancel();
+        }
+        s.all()?;
+        is_broken(Promise::attach(&ticket, s.by), how)?;
+        is_broken(held.set(Wire(1)).map_err(Error::from), how)?;
+        s.all()?;
+    }
+    // Of one that has its value there is nothing to set, and nothing is broken by those who go.
+    let promise = s.is_client().then(|| Promise::<Wire<u8>>::new(Kind::Host)).transpose()?;
+    let future = promise.as_ref().map(Promise::future).transpose()?;
+    let ticket = s.ticket(0, promise.map(Promise::into_ticket).transpose()?)?;
+    let held = Promise::attach(&ticket, s.by)?;
+    s.all()?;
+    if s.is_worker() {
+        held.set(Wire(2))?;
+    }
+    s.all()?;
+    let again = Promise::attach(&ticket, s.by)?;
+    check!(again.is_set());
+    check_eq!(again.into_ticket()?, ticket);
+    drop(held);
+    s.all()?;
+    if let Some(future) = future {
+        check_eq!(*future.get(s.by)?, 2);
+    }
     s.end()
 }
 
