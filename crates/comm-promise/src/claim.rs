@@ -160,6 +160,8 @@ impl Claim {
             }
             Phase::Broken => SetError::broken((), broken(self.name(), word, None)),
             Phase::Writing if word.is_given_up() => SetError::broken((), broken(self.name(), word, None)),
+            // Others hold it; this one does no more, since the home has lost the link to this process.
+            Phase::Open => SetError::broken((), self.gone(BrokenHow::LinkBroke)),
             _ => SetError::AlreadySet { value: (), what: self.name() },
         }
     }
@@ -187,6 +189,7 @@ impl Claim {
         }
         let (cell, generation) = (&self.slot.seat.cell, self.said.generation);
         state::begin(cell, generation, row).map_err(|word| self.refused(word))?;
+        point!("promise.begun");
         letter.write(&self.slot.letter);
         point!("promise.writing");
         state::finish(cell, generation, row, self).map_err(|word| self.refused(word))?;
@@ -203,8 +206,10 @@ impl Claim {
     /// Leaves the right to set it to whoever claims the ticket next.
     pub(crate) fn hand_on<T>(mut self) -> Ticket<T> {
         if let Some(row) = self.row.take() {
-            let _ = state::hand_on(&self.slot.seat.cell, self.said.generation, row);
-            self.leave_row(row);
+            // Of one who has set or broken it the name stays: the home asks for it later.
+            if state::hand_on(&self.slot.seat.cell, self.said.generation, row).is_ok() {
+                self.leave_row(row);
+            }
         }
         Ticket::again(self.said)
     }

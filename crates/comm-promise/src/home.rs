@@ -228,8 +228,9 @@ pub(crate) fn part(slot: &SlotAt, generation: u64, id: u64, how: End, bell: &imp
             continue;
         }
         let word = state::part(&slot.seat.cell, generation, row, how, bell).unwrap_or_else(|word| word);
-        if word.phase() == Phase::Open {
-            // Of one who has set or broken it the name stays, to be asked for later.
+        if word.phase() == Phase::Open && how == End::Died {
+            // Of one who has set or broken it the name stays, to be asked for later; and of one who lives and holds a row that he
+            // has lost, lest another is given it.
             slot.leave(row, id, generation);
         }
     }

@@ -133,6 +133,7 @@ pub use aliases::{TensorFuture, TensorPromise, VoidFuture, VoidPromise};
 pub const POINTS: &[&str] = &[
     "promise.claimed",
     "promise.packed",
+    "promise.begun",
     "promise.writing",
     "promise.ringing",
     "promise.set",

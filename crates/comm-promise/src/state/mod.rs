@@ -96,7 +96,8 @@ pub(crate) fn hand_on(cell: &Cell, generation: u64, row: usize) -> Result<Word, 
     change(cell, |word| word.if_open(generation).map(|word| word.without_holder(row)), QUIETLY)
 }
 
-/// A holder goes, or is gone. The last one breaks an open promise, and one who is writing the one that he writes.
+/// A holder goes, or is gone. The last one breaks an open promise, and one who is writing the one that he writes. If it is his link that
+/// is lost he goes on writing, so that is given up, and he is left to come to its end or to his own.
 ///
 /// # Errors
 /// What it is, if he held nothing.
@@ -114,6 +115,9 @@ pub(crate) fn part(
         let rest = word.without_holder(row);
         match word.phase() {
             Phase::Open if rest.holders() == 0 => Some(rest.broken(row, how)),
+            Phase::Writing if word.row() == row && how == End::LinkBroke => {
+                (!word.is_given_up()).then(|| word.given_up(how))
+            }
             Phase::Writing if word.row() == row => Some(rest.broken(row, how)),
             _ => Some(rest),
         }

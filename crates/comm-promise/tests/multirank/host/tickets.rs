@@ -12,6 +12,7 @@ use crate::support::{Scene, host, in_vain, is_broken, tensor};
 
 pub fn cases() -> Vec<Case> {
     vec![
+        host("ticket/-/-/of-one-that-its-holder-has-set", set_then_ticket),
         host("ticket/-/-/unique", unique),
         host("ticket/-/-/unclaimed", unclaimed),
         host("ticket/-/-/attached-when-set", attached_when_set),
@@ -333,6 +334,23 @@ fn kinds_without(ctx: &RankCtx) -> RankResult {
     match Promise::<()>::new(Kind::Network) {
         Err(Error::Unsupported { op, .. }) => check_eq!(op, "kind network"),
         other => return Err(format!("{other:?}").into()),
+    }
+    s.end()
+}
+
+/// Whoever has set it has nothing to hand on, and stays the one who has set it.
+fn set_then_ticket(ctx: &RankCtx) -> RankResult {
+    let s = Scene::host(ctx)?;
+    let (future, promise) = s.ask::<Wire<u8>>()?;
+    if let Some(promise) = promise {
+        promise.set(Wire(1))?;
+        let again = promise.into_ticket()?;
+        let late = Promise::attach(&again, s.by)?.set(Wire(2));
+        check!(matches!(late, Err(SetError::AlreadySet { .. })), "{late:?}");
+    }
+    s.all()?;
+    if let Some(future) = future {
+        check_eq!(*future.get(s.by)?, 1);
     }
     s.end()
 }
