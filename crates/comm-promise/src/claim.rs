@@ -51,6 +51,8 @@ impl Claim {
         let said = ticket.said;
         if said.home == hub.nonce() {
             let site = home.find(said.segment, said.offset, said.index as usize);
+            // Whatever its type: what is in the slot now may be another promise.
+            let site = site.filter(|site| site.generation() == said.generation);
             return site.map(Attached::Here).ok_or_else(|| gone(&said, BrokenHow::Unwanted, None));
         }
         let Some(peer) = hub.meet(said.home, deadline)? else {

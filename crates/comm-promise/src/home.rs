@@ -19,6 +19,8 @@ use crate::state::{self, End, HOME, Phase, ROWS};
 pub(crate) trait Site: Send + Sync {
     /// Its word may have changed: wakes the task that waits.
     fn look(&self);
+    /// Which of the promises it is that have been in its slot.
+    fn generation(&self) -> u64;
     /// A process is lost, which may have claimed it or set it.
     fn guest_lost(&self, peer: &Arc<Peer>, how: End);
     /// Itself, to be asked for its type.

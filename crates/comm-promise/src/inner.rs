@@ -110,11 +110,6 @@ impl<T> Inner<T> {
         }
     }
 
-    /// Which of the promises it is that have been in its slot.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
-    }
-
     /// `false` if it has been taken before.
     pub(crate) fn take_future(&self) -> bool {
         !self.future_taken.swap(true, Ordering::AcqRel)
@@ -326,6 +321,10 @@ impl<T> Inner<T> {
 impl<T: Send + 'static> Site for Inner<T> {
     fn look(&self) {
         self.wake_task();
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
     }
 
     fn guest_lost(&self, peer: &Arc<Peer>, how: End) {

@@ -49,6 +49,7 @@
 //! |---|---|
 //! | a holder sets it | has the value, also if the process that set it is killed right after |
 //! | the last holder drops it unset, panics, or his process dies | [`BrokenPromise`](comm_core::Error::BrokenPromise), at once |
+//! | the link to the process of a holder is lost | the same; he can meet the home again, and attach a ticket that is still open |
 //! | a ticket is never attached | waits until its deadline, or until it is [cancelled](Future::cancel) |
 //! | the future is dropped | whoever sets it is told, and has the value back |
 //! | the home dies | the same |

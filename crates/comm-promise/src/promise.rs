@@ -268,7 +268,7 @@ impl<T: Value> Promise<T> {
     /// # Errors
     /// [`Error::BrokenPromise`] if it is broken, or nobody reads it any more, or its home is gone; [`Error::BadPeer`] for a ticket
     /// of another user, build or instance, or of something that does not exist; [`Error::InvalidArgument`] for one of another
-    /// type, or if it is held seven times by other processes; [`Error::Timeout`].
+    /// type (all that serde writes is one), or if it is held seven times by other processes; [`Error::Timeout`].
     #[doc(alias = "Deserialize")]
     #[doc(alias = "CreateTensorPromiseFromSerialized")]
     pub fn attach(ticket: &Ticket<T>, deadline: impl Into<Deadline>) -> Result<Promise<T>> {
@@ -279,10 +279,6 @@ impl<T: Value> Promise<T> {
                 let other =
                     |_| Error::invalid("Promise::attach", "the ticket is of a promise of another type");
                 let inner = site.into_any().downcast::<Inner<T>>().map_err(other)?;
-                if inner.generation() != ticket.said.generation {
-                    let (what, how) = (inner.name(), comm_core::error::BrokenHow::Unwanted);
-                    return Err(Error::BrokenPromise { what, how, pid: None });
-                }
                 match inner.claim_here() {
                     Ok(()) => Ok(Promise::home(inner)),
                     Err(word) if word.phase() == Phase::Broken || word.is_given_up() => {

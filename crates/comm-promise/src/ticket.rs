@@ -30,6 +30,7 @@ use crate::slot::LAYOUT;
 /// ```
 #[doc(alias = "Serialize")]
 #[doc(alias = "CreateTensorPromiseFromSerialized")]
+#[must_use = "a ticket that is lost leaves its future waiting"]
 pub struct Ticket<T> {
     pub(crate) said: Said,
     of: PhantomData<fn() -> T>,

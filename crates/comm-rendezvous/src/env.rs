@@ -107,6 +107,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn it_is_a_rendezvous() {
+        fn is_one<R: crate::Rendezvous>() {}
+        is_one::<EnvStore>();
+        is_one::<crate::Prefix<EnvStore>>();
+    }
+
+    #[test]
     fn an_address_that_others_reach_comes_first_if_there_are_others() {
         let all = ["[::1]:1", "[2001:db8::1]:1", "127.0.1.1:1", "192.0.2.1:1"];
         let order = |apart| {

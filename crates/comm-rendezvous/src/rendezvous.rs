@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use comm_core::Deadline;
 
+use crate::env::EnvStore;
 use crate::error::{Error, Result};
 
 /// The longest key, in bytes. A byte less than what torch's server takes, which is where a kind puts its prefix.
@@ -95,8 +96,8 @@ pub trait Rendezvous: Send + Sync {
 }
 
 macro_rules! passed_on {
-    ($($(#[$doc:meta])* $kind:ty),*) => {$(
-        impl<T: Rendezvous + ?Sized> Rendezvous for $kind {
+    ($([$($generics:tt)*] $kind:ty),*) => {$(
+        impl<$($generics)*> Rendezvous for $kind {
             fn set(&self, key: &str, value: &[u8], deadline: Deadline) -> Result<()> {
                 (**self).set(key, value, deadline)
             }
@@ -128,7 +129,7 @@ macro_rules! passed_on {
     )*};
 }
 
-passed_on!(&T, Arc<T>, Box<T>);
+passed_on!([T: Rendezvous + ?Sized] &T, [T: Rendezvous + ?Sized] Arc<T>, [T: Rendezvous + ?Sized] Box<T>, [] EnvStore);
 
 /// Says whether keys are short and few enough.
 pub(crate) fn fitting(keys: &[&str]) -> Result<()> {

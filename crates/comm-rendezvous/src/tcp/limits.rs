@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::rendezvous::{MAX_KEY, MAX_KEYS, MAX_VALUE};
 
+/// The most that all texts of one request cost, and of its answer.
+pub(crate) const LONGEST_REQUEST: usize = 64 << 20;
+
 /// What a server takes from its clients, and for how long it waits for them. Who asks for more is disconnected, since the
 /// protocol has no answer that says no.
 #[derive(Debug, Clone)]
@@ -41,7 +44,7 @@ impl Default for Limits {
             key: MAX_KEY + 1,
             value: MAX_VALUE,
             keys_per_request: MAX_KEYS,
-            request: 64 << 20,
+            request: LONGEST_REQUEST,
             buffers: 256 << 20,
             store: 1 << 30,
             entries: 1 << 20,

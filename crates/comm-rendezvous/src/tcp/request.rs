@@ -87,9 +87,17 @@ impl Request {
     }
 }
 
+/// What it costs a server to keep a text of so many bytes.
+pub(crate) fn cost(length: usize) -> usize {
+    length.saturating_add(size_of::<Vec<u8>>())
+}
+
 /// Requests as bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Writer(Vec<u8>);
+pub(crate) struct Writer {
+    bytes: Vec<u8>,
+    cost: usize,
+}
 
 impl Writer {
     pub fn new() -> Writer {
@@ -97,13 +105,14 @@ impl Writer {
     }
 
     pub fn op(mut self, op: Op) -> Writer {
-        self.0.push(op as u8);
+        self.bytes.push(op as u8);
         self
     }
 
     pub fn text(mut self, text: &[u8]) -> Writer {
-        self.0.extend_from_slice(&(text.len() as u64).to_le_bytes());
-        self.0.extend_from_slice(text);
+        self.bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        self.bytes.extend_from_slice(text);
+        self.cost += cost(text.len());
         self
     }
 
@@ -114,22 +123,27 @@ impl Writer {
     }
 
     pub fn number(mut self, number: i64) -> Writer {
-        self.0.extend_from_slice(&number.to_le_bytes());
+        self.bytes.extend_from_slice(&number.to_le_bytes());
         self
     }
 
     pub fn word(mut self, word: u32) -> Writer {
-        self.0.extend_from_slice(&word.to_le_bytes());
+        self.bytes.extend_from_slice(&word.to_le_bytes());
         self
     }
 
     pub fn byte(mut self, byte: u8) -> Writer {
-        self.0.push(byte);
+        self.bytes.push(byte);
         self
     }
 
+    /// What all of its texts cost a server, which is what that one limits.
+    pub fn cost(&self) -> usize {
+        self.cost
+    }
+
     pub fn bytes(self) -> Vec<u8> {
-        self.0
+        self.bytes
     }
 }
 

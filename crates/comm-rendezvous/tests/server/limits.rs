@@ -124,3 +124,30 @@ fn dropping_it_ends_it() {
     raw.is_closed();
     assert!(std::net::TcpStream::connect(address).is_err());
 }
+
+#[test]
+fn limits_that_limit_nothing_are_no_overflow() {
+    let server = server(|limits| (limits.value, limits.request) = (usize::MAX, usize::MAX));
+    let bystander = Bystander::new(&server);
+    let mut raw = Raw::greeted(server.address());
+    let set = [&[1][..], &2u64.to_le_bytes(), b"/k", &u64::MAX.to_le_bytes()].concat();
+    raw.send(&set);
+    bystander.is_well();
+}
+
+/// Keys that are few enough and short enough, and too much together: said before anything is sent.
+#[test]
+fn a_request_that_is_too_large_is_not_sent() {
+    let server = TcpServer::start().unwrap();
+    let store = store(&server);
+    let keys: Vec<String> = (0..comm_rendezvous::MAX_KEYS).map(|n| format!("{n:0>1000}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    for refused in [store.check(&keys, soon()).map(drop), store.wait(&keys, soon())] {
+        assert!(matches!(&refused, Err(Error::TooLarge { limit, .. }) if *limit == 64 << 20), "{refused:?}");
+    }
+    // As large as it can be, counted as the server counts.
+    let values: Vec<Vec<u8>> = (0..8).map(|_| vec![7; comm_rendezvous::MAX_VALUE - 100]).collect();
+    let pairs: Vec<(&str, &[u8])> =
+        ["a", "b", "c", "d", "e", "f", "g", "h"].into_iter().zip(values.iter().map(Vec::as_slice)).collect();
+    store.multi_set(&pairs, soon()).unwrap();
+}

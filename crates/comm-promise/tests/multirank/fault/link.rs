@@ -199,7 +199,7 @@ fn again(ctx: &RankCtx) -> RankResult {
             Err(SetError::Broken { why, .. }) => is_broken::<()>(Err(*why), BrokenHow::LinkBroke)?,
             other => return Err(format!("its link is lost: {other:?}").into()),
         };
-        drop(held.pop().map(Promise::into_ticket).transpose()?);
+        let _ = held.pop().map(Promise::into_ticket).transpose()?;
         drop(held);
         for promise in anew {
             promise.set(tensor(&[2.5])?)?;

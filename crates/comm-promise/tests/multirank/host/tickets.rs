@@ -12,6 +12,7 @@ use crate::support::{Scene, host, in_vain, is_broken, tensor};
 
 pub fn cases() -> Vec<Case> {
     vec![
+        host("ticket/-/-/slot-of-another-type", slot_of_another_type),
         host("ticket/-/-/of-one-that-its-holder-has-set", set_then_ticket),
         host("ticket/-/-/unique", unique),
         host("ticket/-/-/unclaimed", unclaimed),
@@ -55,7 +56,7 @@ fn unclaimed(ctx: &RankCtx) -> RankResult {
     if s.is_client() {
         let promise = Promise::<()>::new(Kind::Host)?;
         let future = promise.future()?;
-        promise.into_ticket()?;
+        let _ = promise.into_ticket()?;
         let said = in_vain(&future)?;
         check!(said.contains("unclaimed"), "{said}");
         future.cancel();
@@ -352,5 +353,19 @@ fn set_then_ticket(ctx: &RankCtx) -> RankResult {
     if let Some(future) = future {
         check_eq!(*future.get(s.by)?, 1);
     }
+    s.end()
+}
+
+/// A ticket of a promise that is over, whose slot one of another type has now, is of one that is over.
+fn slot_of_another_type(ctx: &RankCtx) -> RankResult {
+    let s = Scene::host(ctx)?;
+    let old = Promise::<()>::new(s.kind)?;
+    let future = old.future()?;
+    let ticket = old.into_ticket()?;
+    drop(future);
+    // One of these has its slot.
+    let others = (0..300).map(|_| Promise::<Tensor>::new(s.kind)).collect::<Result<Vec<_>, _>>()?;
+    is_broken(Promise::attach(&ticket, s.by).map(drop), BrokenHow::Unwanted)?;
+    drop(others);
     s.end()
 }

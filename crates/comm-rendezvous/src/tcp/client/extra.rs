@@ -8,10 +8,8 @@ use super::{NOT_ALL, TcpStore, wired};
 use crate::error::{Error, Keys, Result};
 use crate::rendezvous::{fitting, fitting_values};
 use crate::tcp::client::connection::Failure;
+use crate::tcp::limits::LONGEST_REQUEST;
 use crate::tcp::request::{Op, Writer};
-
-/// The longest list of keys that is taken, in bytes with what stands before each: what a server of ours answers with at most.
-const LONGEST_LIST: usize = 64 << 20;
 
 /// The first and the longest pause between two tries to take a value of a queue that others have been quicker at.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
@@ -149,8 +147,8 @@ impl TcpStore {
             while keys.len() < count {
                 let key = connection.text(deadline)?;
                 size += size_of::<u64>() + key.len();
-                if size > LONGEST_LIST {
-                    return Err(Failure::Bad(format!("it lists more than {LONGEST_LIST} bytes of keys")));
+                if size > LONGEST_REQUEST {
+                    return Err(Failure::Bad(format!("it lists more than {LONGEST_REQUEST} bytes of keys")));
                 }
                 let key = String::from_utf8_lossy(&key);
                 keys.push(key.strip_prefix('/').unwrap_or(&key).to_owned());

@@ -11,6 +11,7 @@ use comm_core::{Deadline, point};
 
 use self::connection::{Connection, Failure};
 use super::identity::Identity;
+use super::limits::LONGEST_REQUEST;
 use super::request::{Op, Writer};
 use super::secret::{SharedKey, random};
 use crate::error::{Error, Keys, Result};
@@ -135,6 +136,11 @@ impl TcpStore {
         answer: impl FnOnce(&mut Connection) -> Result<T, Failure>,
     ) -> Result<T> {
         let started = Instant::now();
+        if request.cost() > LONGEST_REQUEST {
+            // A server of ours would close the connection.
+            let what = "a request (in bytes, with 24 for each key and value)";
+            return Err(Error::TooLarge { what, size: request.cost(), limit: LONGEST_REQUEST });
+        }
         self.try_call(deadline, &request.bytes(), answer).unwrap_or_else(|failure| {
             let (op, place) = (op.to_string(), self.place());
             Err(match failure {

@@ -7,7 +7,7 @@
 pub(crate) mod tests;
 
 use super::limits::Limits;
-use super::request::{Op, Request};
+use super::request::{Op, Request, cost};
 
 /// Why a connection is not served any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Parser {
             },
             Op::MultiSet => match self.number {
                 None => Some(Part::Count),
-                Some(count) => ((texts as u64) < 2 * count).then(|| PAIR[texts % 2]),
+                Some(count) => ((texts as u64) < count.saturating_mul(2)).then(|| PAIR[texts % 2]),
             },
         }
     }
@@ -168,7 +168,7 @@ impl Parser {
                 Refused::new(format!("a text of {length} bytes, where {limit} is the most"))
             })?;
             // What it costs to keep it counts, too: empty texts are not for nothing.
-            self.size += length + size_of::<Vec<u8>>();
+            self.size = self.size.saturating_add(cost(length));
             if self.size > limits.request {
                 return Err(Refused::new(format!("a request of more than {} bytes", limits.request)));
             }
