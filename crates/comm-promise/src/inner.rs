@@ -272,7 +272,8 @@ impl<T> Inner<T> {
         let (lot, _) = self.lot()?;
         let id = lot.slot.holder(row, self.generation)?;
         let is_it = |peer: &&Arc<Peer>| short(peer.nonce()) == id;
-        lot.home.guest(id).or_else(|| lock(&self.lost).iter().find(is_it).cloned())
+        // Of one that has been lost more than once the last: over that link it has sent all that there is.
+        lot.home.guest(id).or_else(|| lock(&self.lost).iter().rev().find(is_it).cloned())
     }
 
     fn scribbled(&self, word: Word) -> Error {
