@@ -263,3 +263,18 @@ fn others_do_not_read_the_file() {
     let _store = folder.open("run", 1);
     assert_eq!(std::fs::metadata(folder.file()).unwrap().permissions().mode() & 0o077, 0);
 }
+
+/// Who comes beyond the number that takes part is told when the others have removed the file, and does not write where nobody reads.
+#[test]
+fn who_is_left_over_is_told_that_the_file_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let stores = [(); 3].map(|()| FileStore::open(&path, "run", 2).unwrap());
+    let by = Deadline::default();
+    stores.iter().for_each(|store| assert!(store.add("n", 1, by).is_ok()));
+    let [one, two, third] = stores;
+    drop((one, two));
+    let error = third.set("late", b"", by).unwrap_err();
+    assert!(error.to_string().contains("has been removed"), "{error}");
+    assert_eq!(third.get("n", by).unwrap(), b"3");
+}

@@ -131,7 +131,8 @@ impl LaunchEnv {
         LaunchEnv::detect()?.ok_or_else(|| Error::Unavailable {
             what: "this process's rank".to_owned(),
             tried: SETS.iter().map(|set| set.rank[0]).collect::<Vec<_>>().join(", "),
-            why: "none of these variables is set: set COMM_RANK and COMM_WORLD_SIZE, or use a launcher"
+            why: "no launcher says it: set COMM_RANK and COMM_WORLD_SIZE, or use one (RANK counts with WORLD_SIZE, SLURM_PROCID \
+                  with SLURM_STEP_ID)"
                 .to_owned(),
         })
     }

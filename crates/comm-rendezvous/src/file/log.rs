@@ -94,7 +94,12 @@ impl Log {
             Err(e) => return Err(self.failed("locking", e)),
         }
         let _lock = Lock(&file);
-        if !self.begun && file.metadata().map_err(|e| self.failed("reading", e))?.nlink() == 0 {
+        if file.metadata().map_err(|e| self.failed("reading", e))?.nlink() == 0 {
+            if self.begun {
+                // Whoever opens it now finds another one: what is done here would be seen by nobody else.
+                let why = "it has been removed, as it is when all who take part have left";
+                return Err(self.failed("using", io::Error::new(io::ErrorKind::NotFound, why)));
+            }
             // The last of those before has removed it between our opening and locking it.
             self.file = open(&self.path)?;
             return Ok(Turn::Busy);

@@ -36,6 +36,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// earlier run has left is in nobody's way, and two runs may have the same path. The last of those who take part to
 /// [drop](Drop) the store removes the file. If one of them is killed, it stays.
 ///
+/// Who opens it beyond the number that takes part may find it removed: an error of whatever changes it then.
+///
 /// The file grows by every change, and whoever opens it reads all of them: it is for what ranks need to meet, and not for what
 /// they say as long as they run.
 ///

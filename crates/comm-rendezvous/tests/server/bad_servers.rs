@@ -170,7 +170,7 @@ fn who_echoes_wrongly_is_no_such_server() {
 /// What cannot be an address is said at once, and not waited for.
 #[test]
 fn an_address_has_a_port() {
-    for address in ["localhost", "localhost:", "localhost:http", "", "127.0.0.1:65536"] {
+    for address in ["localhost", "localhost:", "localhost:http", "", "127.0.0.1:65536", "127.0.0.1:0"] {
         let refused = TcpStore::connect(address, soon());
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{address:?}: {refused:?}");
     }

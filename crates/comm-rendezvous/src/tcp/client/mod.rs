@@ -70,9 +70,11 @@ impl TcpOptions {
     /// wants a key and gets none; [`Error::OtherRun`].
     pub fn connect(self, address: impl Into<String>, deadline: impl Into<Deadline>) -> Result<TcpStore> {
         let (announce, address) = (self.announce, address.into());
-        if address.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        if address.rsplit_once(':').is_none_or(|(_, port)| !matches!(port.parse::<u16>(), Ok(1..))) {
             return Err(Error::Invalid {
-                what: format!("{address:?} is no address: it has to be host:port"),
+                what: format!(
+                    "{address:?} is no address: it has to be host:port, with a port from 1 to 65535"
+                ),
             });
         }
         let store = TcpStore { address, options: self, server: Mutex::default(), idle: Mutex::default() };
