@@ -31,12 +31,16 @@ macro_rules! function {
     };
 }
 
-/// Methods that only pass on what they get. `on` is the communicator whose last error counts, if it is alive afterwards.
-macro_rules! passing_on {
-    ($($(#[$doc:meta])* fn $method:ident = $name:ident($($arg:ident: $kind:ty),*) on $comm:expr;)*) => {
+/// Methods that only pass on what they get, and what their caller promises. `on` is the communicator whose last error counts, if it
+/// is alive afterwards.
+macro_rules! calls {
+    ($safety:literal $($(#[$doc:meta])* fn $method:ident = $name:ident($($arg:ident: $kind:ty),*) on $comm:expr;)*) => {
         impl Nccl {
             $(
                 $(#[$doc])*
+                ///
+                /// # Safety
+                #[doc = $safety]
                 ///
                 /// # Errors
                 /// [`Error::Failed`], or [`Error::Unavailable`] if this library does not have it.
@@ -49,36 +53,6 @@ macro_rules! passing_on {
                 }
             )*
         }
-    };
-}
-
-/// Those that make nothing.
-macro_rules! calls {
-    ($($(#[$doc:meta])* fn $method:ident = $name:ident($($arg:ident: $kind:ty),*) on $comm:expr;)*) => {
-        passing_on! {$(
-            $(#[$doc])*
-            ///
-            /// # Safety
-            /// As the header says of it: handles are alive and used by this thread alone, and memory is as large as
-            /// counts and types say, on the device that it is meant for, until the stream is through.
-            fn $method = $name($($arg: $kind),*) on $comm;
-        )*}
-    };
-}
-
-/// Those that make something, whose handle NCCL writes to a place.
-macro_rules! made {
-    ($($(#[$doc:meta])* fn $method:ident = $name:ident($($arg:ident: $kind:ty),*) on $comm:expr;)*) => {
-        passing_on! {$(
-            $(#[$doc])*
-            ///
-            /// # Safety
-            /// As the header says of it: handles are alive and used by this thread alone, pointers point to what the function
-            /// asks for. **The place for the handle stays where it is and is NCCL's to write until all is over**: that is not
-            /// always when this returns, but in a group when the group has ended, and on a communicator that does not block when
-            /// [`comm_get_async_error`](Nccl::comm_get_async_error) says [`Done`](Progress::Done) or what has gone wrong.
-            fn $method = $name($($arg: $kind),*) on $comm;
-        )*}
     };
 }
 
@@ -226,7 +200,13 @@ results! {
         -> (out: *const c_char = null());
 }
 
-made! {
+// Those that make something, whose handle NCCL writes to a place.
+calls! {
+    "As the header says of it: handles are alive and used by this thread alone, pointers point to what the function asks for. **The place \
+     for the handle stays where it is and is NCCL's to write until all is over**: that is not always when this returns, but in a group \
+     when the group has ended, and on a communicator that does not block when [`comm_get_async_error`](Nccl::comm_get_async_error) says \
+     [`Done`](Progress::Done) or what has gone wrong."
+
     /// This rank's communicator of so many ranks that have the same id. It blocks until all are there.
     fn comm_init_rank = ncclCommInitRank(place: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int) on null_mut();
     /// The same, with settings; with `blocking: 0` it does not block.
@@ -261,6 +241,9 @@ made! {
 }
 
 calls! {
+    "As the header says of it: handles are alive and used by this thread alone, and memory is as large as counts and types say, on the \
+     device that it is meant for, until the stream is through."
+
     /// Ends what has been issued; then it can be destroyed without waiting.
     fn comm_finalize = ncclCommFinalize(comm: ncclComm_t) on comm;
     /// Frees a communicator. All ranks do.

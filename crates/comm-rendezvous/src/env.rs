@@ -8,6 +8,7 @@ use comm_core::Deadline;
 use comm_core::launch::LaunchEnv;
 
 use crate::error::{Error, Result};
+use crate::rendezvous::{Rendezvous, passed_on};
 use crate::tcp::{ServerOptions, TcpOptions, TcpServer, TcpStore};
 
 /// A client of the store at the address that a launcher gives, and at rank 0 the server as well if nobody else serves it: what
@@ -102,13 +103,15 @@ impl Deref for EnvStore {
     }
 }
 
+passed_on!([] EnvStore);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn it_is_a_rendezvous() {
-        fn is_one<R: crate::Rendezvous>() {}
+        fn is_one<R: Rendezvous>() {}
         is_one::<EnvStore>();
         is_one::<crate::Prefix<EnvStore>>();
     }

@@ -13,6 +13,7 @@ mod env;
 mod error;
 mod file;
 mod memory;
+mod pause;
 mod prefix;
 mod rendezvous;
 mod table;

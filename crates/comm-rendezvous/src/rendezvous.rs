@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use comm_core::Deadline;
 
-use crate::env::EnvStore;
 use crate::error::{Error, Result};
 
 /// The longest key, in bytes. A byte less than what torch's server takes, which is where a kind puts its prefix.
@@ -95,6 +94,7 @@ pub trait Rendezvous: Send + Sync {
     fn delete(&self, key: &str, deadline: Deadline) -> Result<bool>;
 }
 
+/// A rendezvous that passes on what it is asked to what it dereferences to.
 macro_rules! passed_on {
     ($([$($generics:tt)*] $kind:ty),*) => {$(
         impl<$($generics)*> Rendezvous for $kind {
@@ -129,7 +129,9 @@ macro_rules! passed_on {
     )*};
 }
 
-passed_on!([T: Rendezvous + ?Sized] &T, [T: Rendezvous + ?Sized] Arc<T>, [T: Rendezvous + ?Sized] Box<T>, [] EnvStore);
+pub(crate) use passed_on;
+
+passed_on!([T: Rendezvous + ?Sized] &T, [T: Rendezvous + ?Sized] Arc<T>, [T: Rendezvous + ?Sized] Box<T>);
 
 /// Says whether keys are short and few enough.
 pub(crate) fn fitting(keys: &[&str]) -> Result<()> {

@@ -22,10 +22,8 @@ use self::log::{Log, Turn};
 use self::record::Kind;
 use crate::error::{Error, Keys, Result};
 use crate::memory::{not_a_number, unset};
+use crate::pause::Pause;
 use crate::rendezvous::{Rendezvous, fitting, fitting_run, fitting_values};
-
-/// The first and the longest pause between two looks.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// How long one who leaves tries to say so.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -96,7 +94,7 @@ impl FileStore {
         mut act: impl FnMut(&mut Log) -> Result<T>,
     ) -> Result<T> {
         let started = Instant::now();
-        let mut pause = PAUSE.0;
+        let mut pause = Pause::default();
         loop {
             // Not held while somebody else has the file's lock: threads that only look go on.
             let turn = self.log().turn(|log| {
@@ -113,7 +111,7 @@ impl FileStore {
                 let place = self.log().place();
                 return Err(Error::Timeout { op: op(), place, waited: started.elapsed(), why });
             }
-            nap(&mut pause, deadline);
+            pause.make(deadline);
         }
     }
 
@@ -125,7 +123,7 @@ impl FileStore {
         mut look: impl FnMut(&Log) -> Result<T, String>,
     ) -> Result<T> {
         let started = Instant::now();
-        let mut pause = PAUSE.0;
+        let mut pause = Pause::default();
         loop {
             let found = look(&*self.read()?);
             match found {
@@ -134,7 +132,7 @@ impl FileStore {
                     let place = self.log().place();
                     return Err(Error::Timeout { op: op(), place, waited: started.elapsed(), why });
                 }
-                Err(_) => nap(&mut pause, deadline),
+                Err(_) => pause.make(deadline),
             }
         }
     }
@@ -234,9 +232,4 @@ fn file_of(path: &Path, run: &str) -> PathBuf {
         name.push(format!("{byte:02x}"));
     }
     name.into()
-}
-
-fn nap(pause: &mut Duration, deadline: Deadline) {
-    std::thread::sleep((*pause).min(deadline.remaining()));
-    *pause = (*pause * 2).min(PAUSE.1);
 }

@@ -27,21 +27,34 @@ const WRITING: Program = Program { name: "promise-still-writing", run: writing }
 
 pub fn cases() -> Vec<Case> {
     vec![
-        case("link/-/-/worker-hangs-up", lost),
+        case("link/-/-/worker-hangs-up", |ctx| lost(ctx, HANGS_UP)),
         case("link/-/-/claimed-late-and-killed", killed_late),
-        case("link/-/-/attached-again", attached_again),
+        case("link/-/-/attached-again", |ctx| lost(ctx, AGAIN)),
         case("link/-/-/still-writing", still_writing),
     ]
 }
 
-fn lost(ctx: &LauncherCtx) -> RankResult {
-    let running = ctx.launch(HANGS_UP.name).limit(SOON).spawn()?;
-    running.wait_note(0, "read one", SOON)?;
+/// The worker loses its link when both are ready, and meets the client again when both have noticed.
+fn lost(ctx: &LauncherCtx, program: Program) -> RankResult {
+    let running = ctx.launch(program.name).limit(SOON).spawn()?;
+    running.wait_note(0, "ready", SOON)?;
     running.go("hang up")?;
     running.wait_note(0, "noticed", SOON)?;
     running.wait_note(1, "noticed", SOON)?;
     running.go("meet again")?;
     running.end_well(SOON)
+}
+
+/// The worker's part in that, up to when it has noticed.
+fn hang_up(ctx: &RankCtx, descriptors: usize) -> Any<()> {
+    ctx.await_go("hang up")?;
+    if probe::hang_up()? == 0 {
+        return Err("it has no links".into());
+    }
+    eventually("the end of the link is noticed", || probe::fds().is_ok_and(|now| now < descriptors))?;
+    ctx.note("noticed");
+    ctx.await_go("meet again")?;
+    Ok(())
 }
 
 /// What is open breaks, on both sides; what has been read stays; and a ticket that nobody has attached is as good as before.
@@ -63,7 +76,7 @@ fn hangs_up(ctx: &RankCtx) -> RankResult {
     s.all()?;
     if let [open, set, later] = &futures[..] {
         let value = set.get(s.by)?;
-        ctx.note("read one");
+        ctx.note("ready");
         let pid = is_broken(open.get(s.by), BrokenHow::LinkBroke)?;
         check!(pid.is_some(), "the worker has a pid");
         ctx.note("noticed");
@@ -71,11 +84,7 @@ fn hangs_up(ctx: &RankCtx) -> RankResult {
         check_eq!(value.to_vec::<f32>()?, values);
     }
     if let Some(held) = held {
-        ctx.await_go("hang up")?;
-        check!(probe::hang_up()? > 0, "it has links");
-        eventually("the end of the link is noticed", || probe::fds().is_ok_and(|now| now < descriptors))?;
-        ctx.note("noticed");
-        ctx.await_go("meet again")?;
+        hang_up(ctx, descriptors)?;
         match held.set(tensor(&[0.5])?) {
             Err(SetError::Broken { why, .. }) => is_broken::<()>(Err(*why), BrokenHow::LinkBroke)?,
             other => return Err(format!("the link is lost: {other:?}").into()),
@@ -151,16 +160,6 @@ fn late(ctx: &RankCtx) -> RankResult {
     done()
 }
 
-fn attached_again(ctx: &LauncherCtx) -> RankResult {
-    let running = ctx.launch(AGAIN.name).limit(SOON).spawn()?;
-    running.wait_note(0, "ready", SOON)?;
-    running.go("hang up")?;
-    running.wait_note(0, "noticed", SOON)?;
-    running.wait_note(1, "noticed", SOON)?;
-    running.go("meet again")?;
-    running.end_well(SOON)
-}
-
 /// A holder whose link is lost can attach again what others keep open, and what it held before takes nothing from that.
 fn again(ctx: &RankCtx) -> RankResult {
     let s = Scene::host(ctx)?;
@@ -189,11 +188,7 @@ fn again(ctx: &RankCtx) -> RankResult {
         return done();
     }
     if ctx.rank() == 1 {
-        ctx.await_go("hang up")?;
-        check!(probe::hang_up()? > 0, "it has links");
-        eventually("the end of the link is noticed", || probe::fds().is_ok_and(|now| now < descriptors))?;
-        ctx.note("noticed");
-        ctx.await_go("meet again")?;
+        hang_up(ctx, descriptors)?;
         let anew = attach(&tickets[1..])?;
         match held[1].set(tensor(&[0.5])?) {
             Err(SetError::Broken { why, .. }) => is_broken::<()>(Err(*why), BrokenHow::LinkBroke)?,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use comm_core::{Deadline, point};
 
+use crate::pause::Pause;
 use crate::rendezvous::MAX_VALUE;
 use crate::tcp::identity::{self, Identity};
 use crate::tcp::request::{Op, VALIDATE, Writer};
@@ -42,7 +43,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Connects, and tries again until the deadline while nobody listens: the server may come later than its clients.
     pub fn open(address: &str, key: Option<&SharedKey>, deadline: Deadline) -> Result<Connection, Failure> {
-        let mut pause = PAUSE.0;
+        let mut pause = Pause::new(PAUSE.0, PAUSE.1);
         loop {
             let why = match attempt(address, deadline) {
                 Ok(stream) => {
@@ -54,8 +55,7 @@ impl Connection {
             if deadline.has_passed() {
                 return Err(Failure::Late(format!("no server there: {why}")));
             }
-            std::thread::sleep(pause.min(deadline.remaining()));
-            pause = (pause * 2).min(PAUSE.1);
+            pause.make(deadline);
         }
     }
 

@@ -1,18 +1,16 @@
 //! What torch's `TCPStore` does besides what every rendezvous does.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use comm_core::Deadline;
 
 use super::{NOT_ALL, TcpStore, wired};
 use crate::error::{Error, Keys, Result};
+use crate::pause::Pause;
 use crate::rendezvous::{fitting, fitting_values};
 use crate::tcp::client::connection::Failure;
 use crate::tcp::limits::LONGEST_REQUEST;
 use crate::tcp::request::{Op, Writer};
-
-/// The first and the longest pause between two tries to take a value of a queue that others have been quicker at.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
 /// What only a server has.
 impl TcpStore {
@@ -102,15 +100,14 @@ impl TcpStore {
         fitting(&[key])?;
         let deadline = deadline.into();
         let started = Instant::now();
-        let mut pause = PAUSE.0;
+        let mut pause = Pause::default();
         loop {
             let op = || format!("pop from {}", Keys(&[key]));
             self.await_keys(op(), &[wired(key)], "nobody has pushed", deadline)?;
             if let Some(value) = self.queue_try_pop(key, deadline)? {
                 return Ok(value);
             }
-            std::thread::sleep(pause.min(deadline.remaining()));
-            pause = (pause * 2).min(PAUSE.1);
+            pause.make(deadline);
             // Another one may have taken it. Or a value is there that was set, for which no wait waits.
             if deadline.has_passed() {
                 let why = "others have taken it, or what is there was set and not pushed".to_owned();

@@ -41,9 +41,7 @@ fn blocks_now(ctx: &RankCtx, keep: &Team) -> Any<(u64, u64)> {
 }
 
 fn until_blocks(team: &Team, expected: (u64, u64)) -> Any<()> {
-    // Fewer, if a case before this one had not given back all of its own when they were counted.
-    let are_back = |(tensors, windows)| tensors <= expected.0 && windows <= expected.1;
-    eventually("all blocks were given back", || are_back(blocks(team)))
+    eventually("all blocks were given back", || blocks(team) == expected)
         .map_err(|e| format!("{e}: {:?}, expected {expected:?}", blocks(team)).into())
 }
 

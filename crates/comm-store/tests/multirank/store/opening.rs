@@ -43,7 +43,7 @@ fn kind_that_does_not_reach(ctx: &RankCtx, kind: Kind) -> RankResult {
         }
         s.all()?;
     }
-    crate::support::eventually("nothing is left of it", || s.team.hub().windows().stats().blocks <= before)?;
+    crate::support::eventually("nothing is left of it", || s.team.hub().windows().stats().blocks == before)?;
     s.end()
 }
 

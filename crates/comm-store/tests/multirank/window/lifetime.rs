@@ -36,7 +36,7 @@ fn blocks(ctx: &RankCtx, keep: &Team) -> Any<u64> {
 /// Waits, without any operation of any team, until this process has so many blocks.
 fn until_blocks(team: &Team, expected: u64) -> Any<()> {
     let blocks = || team.hub().windows().stats().blocks;
-    eventually("all blocks were given back", || blocks() <= expected)
+    eventually("all blocks were given back", || blocks() == expected)
         .map_err(|e| format!("{e}: {} blocks, expected {expected}", blocks()).into())
 }
 
